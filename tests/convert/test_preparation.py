@@ -19,6 +19,7 @@ from ggmodel.errors import ConfigError, FormatError, LoadError
 from ggmodel.gguf_file import open_gguf
 from ggmodel.model.config import descend
 from tests.convert.folders import write_golden
+from tests.vision import vision_model
 
 PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
 SIZE = {"gemma3": 24, "llama4": 24, "mllama": 8}
@@ -39,7 +40,7 @@ def seen(source: Any) -> np.ndarray:
     """The pixels that a model makes of a picture."""
     picture = Image.fromarray(np.arange(60 * 50 * 3, dtype=np.uint8).reshape(50, 60, 3))
     with ggmodel.load(source, context_length=64) as model:
-        return model.model.preprocess(picture).values
+        return vision_model(model).preprocess(picture).values
 
 
 @pytest.mark.parametrize("arch", ["gemma3", "llama4", "mllama"])

@@ -19,6 +19,7 @@ from ggmodel.workbench.golden import Golden, Picture
 from tests.faults.subjects import Subject
 from tests.image.noise import SIDE, SIZES, noise
 from tests.preparation.cases import CASES, check_preparation, model_of, recorded
+from tests.vision import vision_model
 
 _GOLDENS = Path(tests.image.__path__[0]) / "goldens.npz"
 # Architectures with recordings of their processors → the hyperparameter of a tile's side.
@@ -62,7 +63,7 @@ def _pixels(
     usual = getattr(config, name)
     setattr(config, name, SIDE)
     try:
-        ours = model.model.preprocess(noise(*size, channels=3 + n % 2))
+        ours = vision_model(model).preprocess(noise(*size, channels=3 + n % 2))
         inputs = {"pixel_values": recorded[f"{subject.architecture}.{n}"]}
         return same_item(model, "image", ours, inputs)
     finally:

@@ -23,6 +23,7 @@ from ggmodel.workbench.activations import Activations
 from ggmodel.workbench.golden import Embeddings, Golden, laid_out
 from tests.golden.files import HERE
 from tests.models.words import Words
+from tests.vision import vision_model
 
 # Computed as the reference computes.
 EXACT: dict[str, Any] = {"kv_type": "f32", "flash_attention": "off"}
@@ -205,8 +206,8 @@ def _seen(model: LoadedModel, size: tuple[int, int]) -> Iterator[tuple[str, np.n
     columns, rows = np.meshgrid(np.arange(size[0]), np.arange(size[1]))
     planes = [columns * 3 % 256, rows * 5 % 256, (columns + rows) % 256, 255 - rows % 200]
     picture = Image.fromarray(np.stack(planes, -1).astype(np.uint8), "RGBA")
-    yield f"pixels {size}", model.model.preprocess(picture).values
-    inputs = model.model.image_inputs(model.embeddings(picture))
+    yield f"pixels {size}", vision_model(model).preprocess(picture).values
+    inputs = vision_model(model).image_inputs(model.embeddings(picture))
     tokens = [i.token if isinstance(i, Input) else i for i in inputs]  # numbers and texts
     yield f"tokens {size}", np.array([str(token) for token in tokens])
 

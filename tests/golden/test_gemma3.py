@@ -33,6 +33,7 @@ from tests.golden.files import (
     load_golden,
 )
 from tests.golden.gemma3 import cases as gemma3
+from tests.vision import vision_model
 
 TABLE = 1e-6
 # A layer: ggml rounds activations to F16 where weights are F16, to Q8_0 where they are Q8_0. With
@@ -256,7 +257,7 @@ def test_the_text_of_a_checkpoint_with_images():
     config = {k: v for k, v in golden.config.items() if k != "vision_config"}
     weights = {n: w for n, w in golden.weights().items() if n.startswith("language_model.")}
     with ggmodel.load(from_hf(find("gemma3"), config, weights), kv_type="f32") as model:
-        assert not model.model.has_vision
+        assert not vision_model(model).has_vision
         assert nmse(model.logits(golden.prompt.tolist()), golden.logits) < TABLE
 
 

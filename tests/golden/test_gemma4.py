@@ -18,6 +18,7 @@ from ggmodel.workbench.golden import Golden, laid_out, nmse, source_of
 from tests.convert.folders import write_golden
 from tests.golden.files import GREEDY, load_golden
 from tests.golden.gemma4.cases import SEEING, SPECIAL
+from tests.vision import vision_model
 
 TABLE = 1e-6  # ggml's GELU reads a table in F16
 EXACT = 1e-10
@@ -137,10 +138,10 @@ def test_sizes_of_pictures(size: tuple[int, int], fitted: tuple[int, int]):
 def test_a_picture_is_prepared():
     with load(load_golden("gemma4", "images")) as model:
         picture = Image.fromarray(np.arange(40 * 20 * 3, dtype=np.uint8).reshape(20, 40, 3))
-        prepared = model.model.preprocess(picture)
+        prepared = vision_model(model).preprocess(picture)
         assert prepared.values.shape == (1, 3, 8, 24)
         assert 0 <= prepared.values.min() < prepared.values.max() <= 1
-        assert model.model.largest_image == (48, 8)
+        assert vision_model(model).largest_image == (48, 8)
 
 
 @pytest.mark.parametrize("shape", [(12, 8), (8, 56), (24, 24), (0, 8)])
@@ -149,7 +150,7 @@ def test_pixels_that_do_not_fit(shape: tuple[int, int]):
         pixels = Prepared(np.zeros((1, 3, *shape), np.float32))
         context: Any = None
         with pytest.raises(PromptError, match="multiples of 8 of which there are at most 6"):
-            model.model.encode_multimodal(context, pixels)
+            vision_model(model).encode_multimodal(context, pixels)
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {

@@ -22,6 +22,7 @@ from ggmodel.runner.engine.scoring import Scoring
 from ggmodel.workbench.golden import laid_out, nmse
 from tests.golden.files import GREEDY, Golden, cases, load_golden, lossy
 from tests.image.noise import LARGE, SIDE, SIZES, noise
+from tests.vision import vision_model
 
 # Float32 sums taken in another order; transformers itself is 3e-13 away from float64. The tower's
 # GELU is the exact one, which goes through no table.
@@ -350,8 +351,8 @@ def test_a_side_that_the_processor_makes_a_pixel_shorter():
 
 
 def test_the_largest_image_has_the_most_tiles(model: LoadedModel):
-    size = model.model.largest_image
-    assert len(model.model.preprocess(noise(*size)).values) == 17
+    size = vision_model(model).largest_image
+    assert len(vision_model(model).preprocess(noise(*size)).values) == 17
 
 
 # files
@@ -362,7 +363,7 @@ def test_a_checkpoint_without_eyes(images: Golden):
     prefix = "language_model."
     weights = {n[len(prefix) :]: w for n, w in images.weights().items() if n.startswith(prefix)}
     with load(images, from_hf(find("llama4"), config, weights)) as model:
-        assert not model.model.has_vision
+        assert not vision_model(model).has_vision
         assert nmse(model.logits(images.prompt.tolist()), images.logits) < EXACT
 
 

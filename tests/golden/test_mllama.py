@@ -24,6 +24,7 @@ from ggmodel.workbench.golden import laid_out, nmse, source_of
 from tests.convert.folders import write_golden
 from tests.golden.files import GREEDY, Golden, cases, load_golden
 from tests.image.noise import SIDE, SIZES, noise
+from tests.vision import vision_model
 
 # Float32 sums taken in another order; transformers itself is 3e-13 away from float64.
 EXACT = 1e-8
@@ -93,7 +94,7 @@ def test_a_checkpoint_without_eyes(images: Golden):
     config = {k: v for k, v in images.config.items() if k != "vision_config"}
     weights = {n: w for n, w in images.weights().items() if n.startswith("language_model.")}
     with load(images, from_hf(find("mllama"), config, weights)) as model:
-        assert not model.model.has_vision
+        assert not vision_model(model).has_vision
         assert nmse(model.logits(images.prompt.tolist()), images.logits) < EXACT
         assert not any("cache.1" in str(layer) for layer in model.memory.cpu.cache)
 

@@ -24,6 +24,7 @@ from tests.conftest import Vary
 from tests.convert.folders import write_golden
 from tests.golden.files import Golden, cases, load_golden
 from tests.golden.qwen3vl import cases as qwen3vl
+from tests.vision import vision_model
 
 CASES = cases("qwen3vl")
 # ggml's tanh GELU reads a table in F16.
@@ -112,7 +113,7 @@ def model() -> Iterator[LoadedModel]:
     [((16, 24), (16, 24)), ((17, 30), (16, 32)), ((300, 100), (48, 16)), ((2, 3), (16, 16))],
 )
 def test_pictures_keep_their_proportions(model: LoadedModel, size: Any, want: Any):
-    pixels = model.model.preprocess(Image.new("RGB", size, "red"))
+    pixels = vision_model(model).preprocess(Image.new("RGB", size, "red"))
     assert pixels.values.shape == (1, 3, want[1], want[0])
 
 

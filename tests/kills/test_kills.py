@@ -81,7 +81,7 @@ def _write_until(target: Path, number: int, point: int) -> NoReturn:
 
     @command.command()
     def write() -> None:
-        with ending.told():
+        with ending.reporting_errors():
             sys.setprofile(count)
             storage.write_text(target, "new")
             sys.setprofile(None)

@@ -20,6 +20,7 @@ from ggmodel.models.gemma3.model import Text
 from ggmodel.nn import Rotary
 from tests.conftest import Vary
 from tests.golden.files import load_golden
+from tests.vision import vision_model
 
 # As published: whatever is transformers' default is left out.
 PUBLISHED_4B: dict[str, Any] = {
@@ -131,14 +132,14 @@ def test_bad_metadata(source: MemorySource, vary: Vary, changes: dict[str, Any],
 def test_half_of_what_sees_is_not_enough(source: MemorySource, vary: Vary):
     blind = vary(source, drop=tuple(n for n in source.tensors if n.startswith("mm.")))
     with ggmodel.load(blind) as model:
-        assert not model.model.has_vision
+        assert not vision_model(model).has_vision
 
 
 def test_pictures(source: MemorySource):
     with ggmodel.load(source) as model:
-        assert model.model.largest_image == (24, 24)
+        assert vision_model(model).largest_image == (24, 24)
         clear = Image.new("RGBA", (50, 30), (255, 0, 0, 0))
-        pixels = model.model.preprocess(clear).values
+        pixels = vision_model(model).preprocess(clear).values
         assert pixels.shape == (1, 3, 24, 24) and pixels.dtype == np.float32
         assert (pixels == 1).all()  # on white
         (seen,) = model.encode_image(Image.new("RGB", (640, 480), (0, 0, 255)))

@@ -22,6 +22,7 @@ from ggmodel.runner import LoadedModel
 from ggmodel.workbench.golden import Cases, laid_out, nmse
 from tests.convert.folders import add_special, write_golden
 from tests.golden.files import HERE, Golden, load_golden
+from tests.vision import vision_model
 
 SEEING = ("images", "ministral", "pixtral")
 SPECIAL = Cases(HERE / "mistral3").module.SPECIAL
@@ -130,12 +131,12 @@ def test_sizes_are_those_of_the_processor(
     model: LoadedModel, size: tuple[int, int], wanted: tuple[int, int]
 ):
     width, height = wanted
-    assert model.model.preprocess(noise(*size)).values.shape == (1, 3, height, width)
+    assert vision_model(model).preprocess(noise(*size)).values.shape == (1, 3, height, width)
 
 
 def test_each_row_of_a_picture_ends_with_a_break(model: LoadedModel):
     rows = model.encode_image(noise(24, 16))
-    inputs = [i for i in model.model.image_inputs(rows) if not isinstance(i, str)]
+    inputs = [i for i in vision_model(model).image_inputs(rows) if not isinstance(i, str)]
     assert [i.token for i in inputs] == [*[IMAGE] * 3, BREAK, *[IMAGE] * 3, END]
     assert [i.multimodal for i in inputs] == [rows[0], *[None] * 3, rows[1], *[None] * 3]
 
@@ -220,10 +221,10 @@ def test_a_graph_serves_all_pictures_of_its_size(model: LoadedModel):
     sizes = [(8, 40), (40, 16), (8, 40), (8, 40), (40, 16)]
     before = encoders.recorded, encoders.replayed
     for seed, size in enumerate(sizes, 100):
-        pixels = model.model.preprocess(noise(*size, seed)).values
+        pixels = vision_model(model).preprocess(noise(*size, seed)).values
         got = np.concatenate([part.compute() for part in model.encode_image(pixels)])
         with model.backend.new_context() as ctx, ctx.trace():
-            made = model.model.encode_multimodal(ctx, Pixels(pixels))
+            made = vision_model(model).encode_multimodal(ctx, Pixels(pixels))
             tensors = [m.tensor for m in made if m.tensor is not None]
             outputs = tuple(tensors)
             ctx.forward(*outputs)

@@ -21,6 +21,7 @@ from ggmodel.workbench.golden import source_of
 from tests.convert.folders import write_model, write_tokenizer
 from tests.golden.files import load_golden
 from tests.golden.paddleocr import cases as paddleocr
+from tests.vision import vision_model
 
 OPTIONS: dict[str, Any] = {"kv_type": "f32", "context_length": 64, "threads": 1}
 # As the published folder says it, for patches of 4.
@@ -148,7 +149,7 @@ def test_positions_between_learned_ones():
 def test_pages_become_pixels_and_rows():
     with ggmodel.load(source_of(load_golden("paddleocr", "pages")), **OPTIONS) as model:
         page = np.random.default_rng(3).integers(0, 256, (384, 400, 3), np.uint8)
-        found = model.model.preprocess(Image.fromarray(page))
+        found = vision_model(model).preprocess(Image.fromarray(page))
         h = model.model.config
         scaled = (page.transpose(2, 0, 1) / 255 - np.reshape(h.image_mean, (3, 1, 1))) / np.reshape(
             h.image_std, (3, 1, 1)
@@ -156,7 +157,7 @@ def test_pages_become_pixels_and_rows():
         np.testing.assert_allclose(found.values[0], scaled, atol=1e-5)
         (seen,) = model.embeddings(Image.fromarray(page))
         assert seen.data == (1, 48, 50) and len(seen) == 48 * 50
-        inputs: Any = model.model.image_inputs([seen])
+        inputs: Any = vision_model(model).image_inputs([seen])
         assert [one.token for one in inputs[:2]] == [101305, 100295]
         assert inputs[-1].token == 101306 and len(inputs) == len(seen) + 2
 
@@ -166,7 +167,7 @@ def test_patches_of_the_reference_are_pixels_again():
     with ggmodel.load(source_of(golden), **OPTIONS) as model:
         for picture in golden.pictures.values():
             inputs = paddleocr.model_inputs(golden.config, [], [picture])
-            again = model.model.reference_pixels(inputs, picture.data)
+            again = vision_model(model).reference_pixels(inputs, picture.data)
             assert np.array_equal(again.values, picture.pixels)
 
 

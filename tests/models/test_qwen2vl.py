@@ -21,6 +21,7 @@ from ggmodel.workbench.golden import nmse, source_of
 from tests.convert.folders import write_model, write_tokenizer
 from tests.golden.files import load_golden
 from tests.golden.qwen2vl import cases as qwen2vl
+from tests.vision import vision_model
 
 CASES = ["qwen2", "qwen25"]
 
@@ -151,7 +152,7 @@ def test_another_preparation_than_the_tower_takes_is_refused(
 def test_pictures_become_patches_of_two_frames_alike(case: str):
     with ggmodel.load(source_of(load_golden("qwen2vl", case)), context_length=64) as model:
         pixels = np.random.default_rng(3).integers(0, 256, (64, 96, 3), np.uint8)
-        found = model.model.preprocess(Image.fromarray(pixels))
+        found = vision_model(model).preprocess(Image.fromarray(pixels))
         assert found.data["image_grid_thw"] == (1, 16, 24)
         patches = found.values.reshape(-1, 3, 2, 16)
         assert (patches[:, :, 0] == patches[:, :, 1]).all()
@@ -168,7 +169,7 @@ def test_pictures_become_patches_of_two_frames_alike(case: str):
 def test_prompts_with_pictures(case: str):
     with ggmodel.load(source_of(load_golden("qwen2vl", case)), context_length=256) as model:
         (seen,) = model.embeddings(Image.new("RGB", (96, 64)))
-        inputs: Any = model.model.image_inputs([seen])
+        inputs: Any = vision_model(model).image_inputs([seen])
         assert [one.token for one in inputs[:2]] == [151652, 151655]
         assert inputs[-1].token == 151653 and len(inputs) == len(seen) + 2 == 8 * 12 + 2
         assert seen.data == (1, 8, 12)

@@ -66,26 +66,38 @@ def golden(
     if checkpoint is not None:
         _write_checkpoint(cases, case, Path(checkpoint))
     elif update or verify:
-        from ..workbench.golden.update import update as computed
-
-        def make(tell: Callable[[str], None]) -> Iterator[Made]:
-            return computed(cases.folder, case, verify, models=models, tell=tell)
-
-        made, error = _followed(make, cases, case)
-        rows = [{**vars(m), "path": str(m.path)} for m in made]
-        same = error is None and not any(m.differs for m in made)
-        if update and error is None:
-            error = _refused(cases, models)
-        _report(as_json, rows, lambda: _print_made(made, verify), error, same)
+        _make(cases, case, models, verify, as_json)
     else:
-        from ..workbench.golden import check
+        _compare(cases, case, models, everything, as_json)
 
-        outcomes, error = _followed(lambda _: check(cases.folder, case, models), cases, case)
-        rows = [{**asdict(o), "ok": o.ok} for o in outcomes]
-        same = error is None and all(o.ok for o in outcomes)
-        _report(as_json, rows, lambda: _print(outcomes, everything), error, same)
-        if same and case is None and not as_json:
-            _print_unseen(cases, models)
+
+def _make(cases: Cases, case: str | None, models: str | None, verify: bool, as_json: bool) -> None:
+    """Computes goldens with transformers; writes them, or compares those that there are."""
+    from ..workbench.golden.update import update
+
+    def make(tell: Callable[[str], None]) -> Iterator[Made]:
+        return update(cases.folder, case, verify, models=models, tell=tell)
+
+    made, error = _followed(make, cases, case)
+    rows = [{**vars(m), "path": str(m.path)} for m in made]
+    same = error is None and not any(m.differs for m in made)
+    if not verify and error is None:
+        error = _refused(cases, models)
+    _report(as_json, rows, lambda: _print_made(made, verify), error, same)
+
+
+def _compare(
+    cases: Cases, case: str | None, models: str | None, everything: bool, as_json: bool
+) -> None:
+    """Runs the model on its goldens; names the numbers that they cannot see."""
+    from ..workbench.golden import check
+
+    outcomes, error = _followed(lambda _: check(cases.folder, case, models), cases, case)
+    rows = [{**asdict(o), "ok": o.ok} for o in outcomes]
+    same = error is None and all(o.ok for o in outcomes)
+    _report(as_json, rows, lambda: _print(outcomes, everything), error, same)
+    if same and case is None and not as_json:
+        _print_unseen(cases, models)
 
 
 def _refused(cases: Cases, models: str | None) -> Error | None:

@@ -319,9 +319,13 @@ class RopeConfig(Config):
         "rope.scaling.factor", "rope.scale_linear", hf=scaling_factor, default=1.0
     )
     scaling: str = kv("rope.scaling.type", hf=_type, default="")
-    original_context: int | None = kv("rope.scaling.original_context_length", hf=_original)
+    original_context: int | None = kv(
+        "rope.scaling.original_context_length", hf=_original, default=None
+    )
     attn_factor: float = kv("rope.scaling.attn_factor", hf=_longrope_magnitude, default=1.0)
-    yarn_magnitude: float | None = kv("rope.scaling.yarn_attn_factor", hf=yarn_magnitude)
+    yarn_magnitude: float | None = kv(
+        "rope.scaling.yarn_attn_factor", hf=yarn_magnitude, default=None
+    )
     beta_fast: float = kv("rope.scaling.yarn_beta_fast", hf=_of("yarn", "beta_fast"), default=32.0)
     beta_slow: float = kv("rope.scaling.yarn_beta_slow", hf=_of("yarn", "beta_slow"), default=1.0)
     yarn_extrapolation: float = kv("rope.scaling.yarn_ext_factor", default=1.0)

@@ -313,7 +313,7 @@ def test_two_threads_see_two_images_while_a_third_generates(open_model: Open):
 def test_who_prepares_an_image_keeps_no_other_waiting(
     open_model: Open, monkeypatch: pytest.MonkeyPatch
 ):
-    glancer = find("glancer", MODELS)
+    glancer: Any = find("glancer", MODELS)
     preprocess, large = glancer.preprocess, (9, 9)
     begun, over, prepared = threading.Event(), threading.Event(), []
 
@@ -410,7 +410,7 @@ def test_images_that_differ_in_their_data_are_two(open_model: Open):
 @pytest.mark.parametrize("rows", [True, False])
 def test_data_alone_passes_through(open_model: Open, monkeypatch: pytest.MonkeyPatch, rows: bool):
     """A Multimodal without a tensor, beside one that has rows or as all that an image becomes."""
-    glancer = find("glancer", MODELS)
+    glancer: Any = find("glancer", MODELS)
     encode, place = glancer.encode_multimodal, glancer.post_tokenize
 
     def labelled(self: Any, ctx: Any, image: Any) -> list[Multimodal]:
@@ -447,7 +447,7 @@ def test_what_is_no_list_of_parts(
     open_model: Open, monkeypatch: pytest.MonkeyPatch, wrong: str, watched: bool
 ):
     """Refused where prompts are computed, and where `diff` and `trace` watch the image."""
-    glancer = find("glancer", MODELS)
+    glancer: Any = find("glancer", MODELS)
     encode = glancer.encode_multimodal
 
     def encoded(self: Any, ctx: Any, image: Any) -> Any:

@@ -17,7 +17,7 @@ from ...gguf_file import TensorSource
 from ...loading import open_source
 from ...ml import Context
 from ...ml.node import Feed, HostData, Node, State, Weight
-from ...model import Model, Span, Step
+from ...model import Model, Span, Step, VisionModel
 from ...model.module import join
 from ...model.walk import instances
 from ...runner.engine.graphs import Trace, trace
@@ -116,10 +116,11 @@ def _record(steps: Preparation, tokens: int, parts: Sequence[str]) -> list[Recor
 
 
 def _title(model: Model, kind: str) -> str:
-    if kind != "image" or type(model).modalities is not Model.modalities:
-        return f"vision: the largest {kind}" if kind != "audio" else "audio: the longest sound"
-    width, height = model.largest_image
-    return f"vision: an image of {width} x {height} pixels"
+    own = type(model).modalities
+    if kind == "image" and isinstance(model, VisionModel) and own is VisionModel.modalities:
+        width, height = model.largest_image
+        return f"vision: an image of {width} x {height} pixels"
+    return f"vision: the largest {kind}" if kind != "audio" else "audio: the longest sound"
 
 
 def _text(steps: Preparation, tokens: int, item: Encoded | None) -> Trace:
