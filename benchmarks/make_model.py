@@ -26,8 +26,8 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
-from ggmodel import nn
 from ggmodel.native import ffi, lib
+from ggmodel.nn.rope import llama3_factors
 
 POOL = 1 << 24
 DEVIATION = 0.02
@@ -355,7 +355,7 @@ def _values(
 ) -> Iterator[bytes | memoryview]:
     if name == "rope_freqs.weight":
         hf = {"head_dim": ne[0] * 2, "rope_theta": shape.rope_base, "rope_scaling": ROPE_SCALING}
-        factors = nn.llama3_factors(hf)
+        factors = llama3_factors(hf)
         assert factors is not None
         yield factors.tobytes()
     elif name.endswith("ssm_a"):

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from ggmodel.errors import Error
+from ggmodel.loading import open_source
 from ggmodel.model import registry
 from ggmodel.model.walk import instances
 from ggmodel.runner import LoadedModel
-from ggmodel.runner.loading.sources import open_source
 from ggmodel.workbench import golden
 from ggmodel.workbench.check import check
 from ggmodel.workbench.diff import diff

@@ -107,6 +107,15 @@ def test_a_name_is_registered_once():
     assert find("mine") is Mine
 
 
+def test_a_model_that_encodes_images_inherits_the_asking_for_it():
+    with pytest.raises(ArchitectureError, match=r"Blind has encode_multimodal.*VisionModel"):
+
+        @register("blind")
+        class Blind(Model):
+            def encode_multimodal(self, ctx, image):
+                return []
+
+
 def test_the_same_class_may_be_registered_again_as_a_notebook_does():
     def cell() -> type[Model]:
         @register("mine")

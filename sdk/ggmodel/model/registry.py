@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from ..errors import ArchitectureError
-from .model import Model
+from .model import Model, VisionModel
 from .source_code import author_code, line_of
 
 if TYPE_CHECKING:
@@ -63,7 +63,8 @@ def register(
         pooled: the class is the embedding variant, for files with a `pooling_type`.
 
     Raises:
-        ArchitectureError: the name is taken by a class of another module, or the class is no model.
+        ArchitectureError: the name is taken by a class of another module, or the class is no model,
+            or encodes images and is no VisionModel.
     """
 
     def enter(cls: M) -> M:
@@ -71,6 +72,11 @@ def register(
             raise ArchitectureError(
                 f"@register({name!r:.80}) stands before {cls!r:.80}; it takes the name of "
                 "an architecture, and stands before a class that inherits from Model"
+            )
+        if hasattr(cls, "encode_multimodal") and not issubclass(cls, VisionModel):
+            raise ArchitectureError(
+                f"{line_of(cls)}: {cls.__name__} has encode_multimodal, which only a model that "
+                "inherits from ggmodel.model.VisionModel is asked for; add this base"
             )
         with _lock:
             target = _of_files.get(cls.__module__.partition(".")[0], _registered)
