@@ -134,7 +134,7 @@ def test_rows_of_a_sound(samples: int, frames: int, rows: int):
         (one,) = model.embeddings(given, "audio")
         assert len(one.rows) == rows
         net: Any = model.model
-        inputs = net.sound_inputs([one])
+        inputs = net.audio_inputs([one])
         assert [i.token for i in inputs] == [151647, *[151646] * rows, 151648]
 
 

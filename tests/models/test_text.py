@@ -36,7 +36,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("gemma3n/published", {"attention.shared_kv_layers": 4}, "layer 2 shares keys and values"),
     ("gemma3n/published", {"attention.shared_kv_layers": 7}, "7 of 6 layers share"),
     ("gemma3n/published", {"attention.shared_kv_layers": -1}, "must be 0 or more"),
-    ("gemma3n/published", {"altup.active_idx": 4}, "4 of 4 streams"),
+    ("gemma3n/published", {"altup.active_idx": 4}, "altup.active_idx is 4; it must be 3 or less"),
     ("gemma3n/published", {"altup.num_inputs": 1}, "must be 2 or more"),
     ("gemma3n/published", {"altup.num_inputs": 3}, "shape"),
     ("gemma3n/published", {"activation_sparsity_scale": [1.6] * 5}, "5 activation_sparsity_scale"),

@@ -150,7 +150,7 @@ def test_bad_sounds(item: Any, shown: str):
 def test_a_prompt_begins_a_sound():
     with load() as model:
         net: Any = model.model
-        inputs = net.sound_inputs(model.embeddings(sound(2 * WINDOW), "audio"))
+        inputs = net.audio_inputs(model.embeddings(sound(2 * WINDOW), "audio"))
         assert [one.token for one in inputs] == [25, *[24] * 2 * ROWS]
         assert [one.multimodal is not None for one in inputs[1::ROWS]] == [True, True]
 

@@ -214,10 +214,9 @@ def refresh_free_memory(
                 free[device.device_id] = device.free_memory
 
     for runner in runners:
-        if missing.isdisjoint(runner.get_active_device_ids()):
-            continue
         try:
-            note(runner.get_device_infos(timeout))
+            if not missing.isdisjoint(runner.get_active_device_ids()):
+                note(runner.get_device_infos(timeout))
         except Error as error:
             log.warning("free memory: a runner did not answer: %s", error)
     if missing and discover is not None:

@@ -64,17 +64,25 @@ class Config:
         for name, field in fields.items():
             self._check_limits(field, getattr(self, name))
 
-    def _check_limits(self, field: KeyField, value: Any) -> None:
-        key, other = field.names[0], field.divides or field.most
-        bound = getattr(self, other) if isinstance(other, str) else other
-        declared = getattr(type(self), str(other), None)
-        named = f", {declared.names[0]}" if isinstance(declared, KeyField) else ""
-        if bound is None or value is None:
-            return
-        if field.divides and bound and (not value or bound % value):
-            raise ConfigError(f"{key} is {value}; it must divide {bound}{named}")
-        if not field.divides and value > bound:
-            raise ConfigError(f"{key} is {value}; it must be {bound} or less{named}")
+    def _check_limits(self, field: KeyField, values: Any) -> None:
+        key = field.names[0]
+        for value in values if isinstance(values, (list, tuple)) else [values]:
+            if not isinstance(value, (int, float)):
+                continue
+            whole, named = self._limit(field.divides)
+            if whole and (not value or whole % value):
+                raise ConfigError(f"{key} is {value}; it must divide {whole}{named}")
+            most, named = self._limit(field.most)
+            if most is not None and value > most:
+                raise ConfigError(f"{key} is {value}; it must be {most} or less{named}")
+
+    def _limit(self, limit: Any) -> tuple[Any, str]:
+        """The number of a limit, or of the field that it names, and the key of that."""
+        if not isinstance(limit, str):
+            return limit, ""
+        declared = getattr(type(self), limit, None)
+        key = f", {declared.names[0]}" if isinstance(declared, KeyField) else ""
+        return getattr(self, limit), key
 
     def _settle(self, wanted: KeyField) -> Any:
         """Sets a hyperparameter without a value to its default."""

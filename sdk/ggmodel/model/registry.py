@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from ..errors import ArchitectureError
-from .model import Model, VisionModel
+from .model import Model
 from .source_code import author_code, line_of
 
 if TYPE_CHECKING:
@@ -39,6 +39,12 @@ _GROUP = "ggmodel.models"
 # Its group is empty where the name is no literal.
 _REGISTER = re.compile(r"""\bregister\(\s*(?:["']([^"']+)["'])?""")
 _POOLED = " with pooling"  # behind the name of a variant; no file's architecture has a space
+# What the base classes of models with media ask for.
+_ENCODERS = {
+    "encode_multimodal": "ggmodel.model.VisionModel",
+    "encode_audio": "ggmodel.nn.AudioModel",
+    "encode_video": "ggmodel.nn.VideoVision",
+}
 _lock = threading.RLock()
 _registered: dict[str, type[Model]] = {}
 # For files of folders: name of the module → the state of its files when it was imported, and what
@@ -64,7 +70,7 @@ def register(
 
     Raises:
         ArchitectureError: the name is taken by a class of another module, or the class is no model,
-            or encodes images and is no VisionModel.
+            or has an encoder that nobody asks for.
     """
 
     def enter(cls: M) -> M:
@@ -73,11 +79,12 @@ def register(
                 f"@register({name!r:.80}) stands before {cls!r:.80}; it takes the name of "
                 "an architecture, and stands before a class that inherits from Model"
             )
-        if hasattr(cls, "encode_multimodal") and not issubclass(cls, VisionModel):
-            raise ArchitectureError(
-                f"{line_of(cls)}: {cls.__name__} has encode_multimodal, which only a model that "
-                "inherits from ggmodel.model.VisionModel is asked for; add this base"
-            )
+        for method, base in _ENCODERS.items():
+            if hasattr(cls, method) and cls.modalities is Model.modalities:
+                raise ArchitectureError(
+                    f"{line_of(cls)}: {cls.__name__} has {method}, which a model is asked for that "
+                    f"inherits from {base} or writes modalities(); add this base"
+                )
         with _lock:
             target = _of_files.get(cls.__module__.partition(".")[0], _registered)
             key = name + _POOLED if pooled else name

@@ -15,13 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..audio import Audio, open_audio, resample
-from ..errors import AudioError
+from ..errors import AudioError, Unsupported
 from ..ml import Context, Tensor
 from ..model.config import Config
 from ..model.model import Model
 from ..model.module import Module, encoder_kv, gguf, kv
 from ..model.multimodal import Input, Modality, Multimodal, MultimodalEmbedding, Numbers, Prepared
 from ..model.operations import Reshape
+from ..model.source_code import line_of
 from .layers import Conv1D, LayerNorm, Linear, activate, activation
 
 AUDIO_RATE = 16_000  # samples a second
@@ -101,7 +102,7 @@ class AudioModel(Model):
             frames.
     """
 
-    audio_marker: ClassVar[str]
+    audio_marker: ClassVar[str] = ""
     audio_data: ClassVar[Mapping[str, Numbers] | None] = {}
     audio_apart: ClassVar[bool] = False
     audio_advice: ClassVar[str] = "give it in parts"
@@ -152,15 +153,15 @@ class AudioModel(Model):
 
     def prepare_audio(self, sound: Audio) -> Prepared:
         """The spectrum of an opened sound."""
-        raise NotImplementedError
+        raise Unsupported(f"{line_of(type(self))}: {type(self).__name__} has no prepare_audio")
 
     def encode_audio(self, ctx: Context, spectrum: Prepared) -> list[Multimodal]:
         """Records the graph that encodes a sound, in a context of its own."""
-        raise NotImplementedError
+        raise Unsupported(f"{line_of(type(self))}: {type(self).__name__} has no encode_audio")
 
     def audio_inputs(self, sound: list[MultimodalEmbedding]) -> Sequence[Input | str]:
         """The inputs of one sound, as `image_inputs` gives those of an image."""
-        raise NotImplementedError
+        raise Unsupported(f"{line_of(type(self))}: {type(self).__name__} has no audio_inputs")
 
 
 class ColumnConv1D(Conv1D):

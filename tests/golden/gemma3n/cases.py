@@ -351,7 +351,7 @@ def image_rows(model: Any, inputs: dict[str, Any]) -> Any:
 # Numbers that no case can see.
 UNSEEN = {
     "value_dim": "other programs ask for it; the tensors tell the same",
-    "per_layer_vocabulary": "the conversion reads it: it cuts the table",
+    "layer_vocabulary": "the conversion reads it: it cuts the table",
     "audio_ends": "it stands behind the per-layer table, where all ids are alike",
     "image_ends": "it stands behind the per-layer table, where all ids are alike",
     "vit_eps": "ten times as much moves a row by less than the bound",

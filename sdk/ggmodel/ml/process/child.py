@@ -9,13 +9,14 @@ import signal
 import socket
 import sys
 import threading
-from contextlib import nullcontext, suppress
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ...errors import Cancelled
+from ...errors import Cancelled, ComputeError
 from ...gguf_file.types import DType
 from ...platforms.processes import leave_no_core
 from ...resources import closed_on_error
@@ -89,6 +90,7 @@ class Service:
         self._compiled: dict[int, _Compiled] = {}
         self._workers: Any = None
         self._patience: Patience | None = None
+        self._end: socket.socket | None = None  # for questions over HTTP
 
     def serve(self) -> None:
         """Answers requests until the parent closes its end or ends."""
@@ -191,21 +193,32 @@ class Service:
 
     def listen(self) -> int:
         """The port of this machine at which `RunnerAtPort` may ask from now on."""
-        end = socket.create_server(("127.0.0.1", 0))
-        for _ in range(_LISTENING):
-            threading.Thread(target=self._listen, args=(end,), daemon=True).start()
-        return end.getsockname()[1]
+        if self._end is None:
+            self._end = socket.create_server(("127.0.0.1", 0))
+            for _ in range(_LISTENING):
+                threading.Thread(target=self._listen, args=(self._end,), daemon=True).start()
+        return self._end.getsockname()[1]
 
     def _listen(self, end: socket.socket) -> None:
         known = {"/info": self._info, "/active": self._active, "/state": lambda: None}
         while True:
-            connection, _ = end.accept()
-            with connection, suppress(OSError):
+            try:
+                connection, _ = end.accept()
+            except OSError:  # who asked has gone, or files have run out
+                time.sleep(_SOON / 10)
+                continue
+            with connection, suppress(Exception):  # the thread goes on to answer others
                 connection.settimeout(_SOON)
                 answer(connection, b"", known)
 
     def _info(self) -> list[dict[str, Any]]:
-        with self._patience or nullcontext():  # all threads have one connection to a worker
+        if self._patience is None:
+            return [device.to_json() for device in self.devices()]
+        if not self._patience.free(_SOON):  # all threads have one connection to a worker
+            raise ComputeError(
+                "a request is under way, and devices of workers cannot be asked; ask again"
+            )
+        with self._patience:
             return [device.to_json() for device in self.devices()]
 
     def _active(self) -> list[dict[str, str]]:

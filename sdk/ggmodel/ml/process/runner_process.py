@@ -283,8 +283,10 @@ class RunnerProcess(Conversation, Closing):
         return list(dict.fromkeys(d for ids in list(self._active.values()) for d in ids))
 
     def get_port(self) -> int:
-        """The port of this machine at which `RunnerAtPort` may ask, as another process does. It is
-        opened by the first call, which waits for a request under way."""
+        """The port of this machine at which `RunnerAtPort` may ask, as another process does; 0 once
+        the process has ended. The first call opens it, and waits for a request under way."""
+        if not self.usable or self.has_exited():
+            return 0
         self._port = self._port or self.request("listen")
         return self._port
 

@@ -103,13 +103,23 @@ class Patience:
         """A request begins that may compute a step of so many tokens. It waits for that of another
         thread to end."""
         self._turn.acquire()
-        steps = [*self._queue, tokens] if tokens else self._queue
-        allowed = self._seconds + _FACTOR * sum(map(self._expected.seconds, steps))
-        if allowed != self.allowed:
-            self.allowed = allowed
-            self._bound()
+        try:
+            steps = [*self._queue, tokens] if tokens else self._queue
+            allowed = self._seconds + _FACTOR * sum(map(self._expected.seconds, steps))
+            if allowed != self.allowed:
+                self.allowed = allowed
+                self._bound()
+        except BaseException:
+            self._turn.release()
+            raise
         self._told = False
         self._began = time.monotonic()
+
+    def free(self, seconds: float) -> bool:
+        """Whether no request is under way, or ends within so many seconds."""
+        if free := self._turn.acquire(timeout=seconds):
+            self._turn.release()
+        return free
 
     def __enter__(self) -> None:
         self.begin()

@@ -237,7 +237,7 @@ class VideoVision(VisionModel):
 
     def modalities(self) -> dict[str, Modality]:
         known = dict(super().modalities())
-        if known and self.has_video:
+        if "image" in known and self.has_video:
             known["video"] = Modality(
                 marker=self.video_marker,
                 open=self.open_video,

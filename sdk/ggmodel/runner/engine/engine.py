@@ -8,7 +8,7 @@ from ...errors import GraphError, PromptError, TensorError
 from ...kvcache import Cache, Declared, new_cache, several
 from ...ml import Backend, DType
 from ...model import Input, Model
-from ...resources import closed_on_error
+from ...resources import as_error, closed_on_error
 from .graphs import Graphs
 from .images import MultimodalStore
 from .inputs import Histories, InputTable
@@ -80,7 +80,10 @@ class Engine(EngineThread):
             masks_exactly=backend.flash_attention,
         )
         with closed_on_error(self):
-            self.vocabulary = self.memory_plan.trace(self.cache, parallel)
+            try:
+                self.vocabulary = self.memory_plan.trace(self.cache, parallel)
+            except Exception as error:
+                raise as_error(error)  # noqa: B904 (it has its cause)
 
     def new_cache(self, sequences: int, capacity: int, max_batch: int) -> Cache:
         return new_cache(

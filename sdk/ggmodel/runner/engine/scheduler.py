@@ -216,8 +216,10 @@ class Scheduler:
         except Error:
             pass  # the device is lost, say: who comes next gets the error
         finally:
-            sequence.release()
-            request.release()
+            try:
+                sequence.release()
+            finally:
+                request.release()
 
     def _begin(self, request: Request) -> None:
         """Gives a request a free sequence; if that fails, the request does."""

@@ -190,6 +190,6 @@ class Scoring:
 
 
 def _give_back(sequence: Sequence) -> None:
-    sequence.release()
     with suppress(Error):  # of a lost device: who comes next gets the error
+        sequence.release()
         sequence.cut(0)

@@ -2,7 +2,7 @@
 
 A golden proves only the numbers that move its results. Each hyperparameter and each weight is
 changed in turn, and the model computed again in float64: a case sees it if a result leaves the
-golden by more than that run's bound, or if the changed file does not load. A factor that the
+golden by more than that run's bound, or if no changed file loads. A factor that the
 forward drops stays unseen, even where its value is 1 and all results are equal.
 """
 
@@ -74,6 +74,13 @@ def hold(
     found: list[Unseen] | None = None
     with suppress(Error):
         found = unseen(cases, models, progress)
+    names = [one.name for one in found or ()]
+    idle = [p for p in cases.unseen if not fnmatch.filter(names, p)]
+    if found is not None and idle:
+        raise ConfigError(
+            f"UNSEEN of {cases.folder / 'cases.py'} has {', '.join(idle)}, which every case sees or "
+            "no file has; remove it"
+        )
     if left := [str(one) for one in found or () if not one.reason]:
         raise ConfigError(
             "\n  ".join([f"{cases.folder}: the goldens are written, and prove too little:", *left])
@@ -181,7 +188,8 @@ class _Case:
         if isinstance(value, float) and value == NEUTRAL:
             return False
         encodes = key.split(".", 1)[-1].startswith(("vision.", "audio."))
-        return any(self._moved({key: other}, encodes) for other in _others(value))
+        moved = [self._moved({key: other}, encodes) for other in _others(value)]
+        return any(moved) or (None in moved and False not in moved)
 
     def _sees_weight(self, name: str, model: LoadedModel) -> bool:
         values = self.arrays[name]
@@ -189,30 +197,32 @@ class _Case:
         noise = uniform(f"coverage {name}", values.shape)
         values[...] = kept * (1 + noise / 2) + noise / 2 * (not kept.any())
         try:
-            # A model may compute with a copy that it made while it was loaded.
-            return self._differs(model, of_tower(name)) or self._moved({}, of_tower(name))
+            # A loaded model may compute with copies of weights, and keeps the rows of items.
+            own = not self._items and self._differs(model, of_tower(name))
+            return own or self._moved({}, of_tower(name)) is not False
         finally:
             values[...] = kept
 
-    def _moved(self, changes: Mapping[str, Any], encodes: bool) -> bool:
-        """Whether a changed file gives other results, or is refused."""
+    def _moved(self, changes: Mapping[str, Any], encodes: bool) -> bool | None:
+        """Whether a changed file gives other results; None if it is refused."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
                 model = self._load(**changes)
             except Exception:
-                return True
+                return None
             with model:
                 return self._differs(model, encodes)
 
-    def _differs(self, model: LoadedModel, encodes: bool) -> bool:
-        """Whether a result differs from the golden: of items first where an encoder changed."""
+    def _differs(self, model: LoadedModel, encodes: bool) -> bool | None:
+        """Whether a result differs from the golden, of items first where an encoder changed; None
+        if a computation is refused."""
         results = (*self._items, *self._texts) if encodes else (*self._texts, *self._items)
         with np.errstate(all="ignore"):
             try:
                 return any(nmse(r.compute(model), r.want) >= FLOAT64 for r in results)
             except Exception:
-                return True
+                return None
 
 
 def _results(
@@ -244,12 +254,12 @@ def _results(
 
 
 def _others(value: Any) -> Iterator[Any]:
-    """Other values of a hyperparameter: a little and much larger numbers, the opposite of a bool;
-    none for texts."""
+    """Other values of a hyperparameter: a little and much larger numbers, a part of a whole one,
+    which may divide what it did; the opposite of a bool; none for texts."""
     if isinstance(value, bool):
         yield not value
     elif isinstance(value, int):
-        yield from (value + 1, 2 * value + 1)
+        yield from (value + 1, 2 * value + 1, value // 2)
     elif isinstance(value, float):
         yield from (value * 1.37 or 0.5, value * 10 or 5.0)
     elif isinstance(value, Sequence) and not isinstance(value, str):

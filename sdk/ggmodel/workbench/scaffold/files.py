@@ -66,7 +66,7 @@ class Files:
         """Names that a class has, also in the new file."""
         path = self.file_of(self.called(cls))
         own = fields_in(self.sources[path], self.called(cls)) if path else ()
-        return {*declared(cls), *dir(cls)} - slots_of(cls) | {*own}
+        return {*declared(cls), *dir(cls), *vars(Module())} - slots_of(cls) | {*own}
 
     def declare(self, cls: str, field: str, line: str, comment: str) -> None:
         """Adds or replaces a field of a class, and imports the names of its line."""

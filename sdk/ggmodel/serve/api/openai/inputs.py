@@ -175,7 +175,7 @@ class Sampling(Struct, kw_only=True):
         if self.structured_outputs is not None:
             return self.structured_outputs.form("structured_outputs")
         guided = (self.guided_json, self.guided_regex, self.guided_choice, self.guided_grammar)
-        return StructuredOutputs(*guided).form("guided_…") if any(guided) else None
+        return StructuredOutputs(*guided).form("guided_…")
 
 
 S = TypeVar("S", bound="Sampling")
