@@ -78,8 +78,8 @@ def hold(
     idle = [p for p in cases.unseen if not fnmatch.filter(names, p)]
     if found is not None and idle:
         raise ConfigError(
-            f"UNSEEN of {cases.folder / 'cases.py'} has {', '.join(idle)}, which every case sees or "
-            "no file has; remove it"
+            f"UNSEEN of {cases.folder / 'cases.py'} has {', '.join(idle)}, which a case sees or no "
+            "file has: remove it"
         )
     if left := [str(one) for one in found or () if not one.reason]:
         raise ConfigError(
