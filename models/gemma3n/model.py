@@ -305,7 +305,7 @@ class Gemma3n(VisionModel, nn.ConformerModel):
     def forward(self, ctx: Context, batch: Batch) -> Tensor:
         return nn.softcap(self.head(self.states(ctx, batch)), self.config.softcap)
 
-    # Those that become no more rows than a sound has; transformers cuts off the rest.
+    # No more than become the rows that a sound has; transformers cuts off the rest.
     audio_samples = property(lambda m: min(30 * nn.AUDIO_RATE, m.config.row_samples))
 
     largest_image = property(lambda m: (m.config.side, m.config.side))

@@ -27,7 +27,7 @@ def source() -> MemorySource:
     [
         ({"vision.intermediate_layers_indices": [0, -1]}, r"\[0, -1\] of \d layers"),
         ({"vision.intermediate_layers_indices": [0, 99]}, r"\[0, 99\] of"),
-        ({"vision.attention.head_count": 5}, "for 5 heads"),
+        ({"vision.attention.head_count": 5}, "it must divide 32"),
         ({"rope.freq_base": 0.0}, "rope of base 0"),
         ({"rope.freq_base": float("nan")}, "rope.freq_base is nan, no finite number"),
     ],

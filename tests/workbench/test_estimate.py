@@ -126,8 +126,8 @@ class Steps:
 
     def __init__(self, source: object, options: Options, layers: GPULayersList | None, _: object):
         self.layers = layers or GPULayersList()
-        length, worst = options.context_length or 4096, SimpleNamespace(encoders={})
-        self.engine = SimpleNamespace(context_length=length, worst=worst)
+        length, plan = options.context_length or 4096, SimpleNamespace(encoders={})
+        self.engine = SimpleNamespace(context_length=length, memory_plan=plan)
         self.config = SimpleNamespace(context=8192)
         self.report = SimpleNamespace(architecture="made up")
         self.backend = self

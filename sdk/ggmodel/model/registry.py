@@ -39,7 +39,7 @@ _GROUP = "ggmodel.models"
 # Its group is empty where the name is no literal.
 _REGISTER = re.compile(r"""\bregister\(\s*(?:["']([^"']+)["'])?""")
 _POOLED = " with pooling"  # behind the name of a variant; no file's architecture has a space
-# What the base classes of models with media ask for.
+# Methods that the base classes of models with media ask for.
 _ENCODERS = {
     "encode_multimodal": "ggmodel.model.VisionModel",
     "encode_audio": "ggmodel.nn.AudioModel",

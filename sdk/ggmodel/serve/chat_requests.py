@@ -228,7 +228,7 @@ async def prepare(runner: Runner, request: Request, settings: Settings) -> Reply
 
 
 def choices(request: Request, count: int) -> list[Request]:
-    """So many requests for the same; where it has a seed, each with one of its own."""
+    """Copies of a request, each with a seed of its own where it has one."""
     seed = request.options.get("seed", -1)
     if seed < 0:
         return [request] * count

@@ -64,7 +64,7 @@ async def create(call: Call) -> None:
 
 
 class Completions(OpenAIProtocol[CompletionRequest]):
-    """So many answers for each of some prompts."""
+    """Completions: some prompts, some answers for each."""
 
     body = CompletionRequest
     prefix = "cmpl-"
