@@ -176,3 +176,9 @@ def embed(states: Any, layers: dict[str, Any]) -> Any:
     for weight in layers.values():
         vector = weight @ vector
     return vector
+
+
+# Numbers that no case can see.
+UNSEEN = {
+    "v.blk.*.attn_k.bias": "it adds the same to all scores of a query, which softmax takes off",
+}

@@ -195,5 +195,6 @@ def router_logits(model: Any, inputs: dict[str, Any]) -> list[Any]:
 
 # Numbers that no case can see.
 UNSEEN = {
+    "v.blk.*.attn_k.bias": "it adds the same to all scores of a query, which softmax takes off",
     "dynamic_factor": "it is not computed, but warned of",
 }
