@@ -171,14 +171,9 @@ class _Case:
             return all(nmse(r.compute(model), r.want) < FLOAT64 for r in results)
 
     def sees(self, names: set[str]) -> set[str]:
-        """Those of these hyperparameters and tensors that move a result when they change."""
-        fields = [name for name in self.hyperparameters if name in names]
-        found = {name for name in fields if self._sees_other(name)}
-        with self._load() as model:
-            for name in self.arrays.keys() & names:
-                if self._sees_weight(name, model):
-                    found.add(name)
-        return found
+        """The given hyperparameters and tensors that move a result when they change."""
+        fields = {name for name in self.hyperparameters.keys() & names if self._sees_other(name)}
+        return fields | {name for name in self.arrays.keys() & names if self._sees_weight(name)}
 
     def _load(self, **changes: Any) -> LoadedModel:
         return self._loading.load(MemorySource(self._metadata | changes, self.arrays))
@@ -188,18 +183,22 @@ class _Case:
         if isinstance(value, float) and value == NEUTRAL:
             return False
         encodes = key.split(".", 1)[-1].startswith(("vision.", "audio."))
-        moved = [self._moved({key: other}, encodes) for other in _others(value)]
-        return any(moved) or (None in moved and False not in moved)
+        refused = True
+        for other in _others(value):
+            moved = self._moved({key: other}, encodes)
+            if moved:
+                return True
+            refused = refused and moved is None
+        return refused
 
-    def _sees_weight(self, name: str, model: LoadedModel) -> bool:
+    def _sees_weight(self, name: str) -> bool:
         values = self.arrays[name]
         kept = values.copy()
         noise = uniform(f"coverage {name}", values.shape)
         values[...] = kept * (1 + noise / 2) + noise / 2 * (not kept.any())
         try:
-            # A loaded model may compute with copies of weights, and keeps the rows of items.
-            own = not self._items and self._differs(model, of_tower(name))
-            return own or self._moved({}, of_tower(name)) is not False
+            # A model loaded before may compute with copies of weights, and keeps rows of items.
+            return self._moved({}, of_tower(name)) is not False
         finally:
             values[...] = kept
 
