@@ -212,14 +212,17 @@ class Service:
                 answer(connection, b"", known)
 
     def _info(self) -> list[dict[str, Any]]:
-        if self._patience is None:
-            return [device.to_json() for device in self.devices()]
-        if not self._patience.free(_SOON):  # all threads have one connection to a worker
+        patience = self._patience
+        if patience is not None and not patience.begin(timeout=_SOON):
+            # All threads have one connection to a worker.
             raise ComputeError(
                 "a request is under way, and devices of workers cannot be asked; ask again"
             )
-        with self._patience:
+        try:
             return [device.to_json() for device in self.devices()]
+        finally:
+            if patience is not None:
+                patience.end()
 
     def _active(self) -> list[dict[str, str]]:
         found = {device for held in list(self._held.values()) for device in held.devices}

@@ -99,10 +99,11 @@ class Patience:
                 self._ends[number] = endpoint, end
         self._bound()
 
-    def begin(self, tokens: int = 0) -> None:
+    def begin(self, tokens: int = 0, timeout: float = -1) -> bool:
         """A request begins that may compute a step of so many tokens. It waits for that of another
-        thread to end."""
-        self._turn.acquire()
+        thread to end; False if that takes longer than so many seconds, if any are given."""
+        if not self._turn.acquire(timeout=timeout):
+            return False
         try:
             steps = [*self._queue, tokens] if tokens else self._queue
             allowed = self._seconds + _FACTOR * sum(map(self._expected.seconds, steps))
@@ -114,18 +115,7 @@ class Patience:
             raise
         self._told = False
         self._began = time.monotonic()
-
-    def free(self, seconds: float) -> bool:
-        """Whether no request is under way, or ends within so many seconds."""
-        if free := self._turn.acquire(timeout=seconds):
-            self._turn.release()
-        return free
-
-    def __enter__(self) -> None:
-        self.begin()
-
-    def __exit__(self, *exc: object) -> None:
-        self.end()
+        return True
 
     def ran(self, tokens: int, answered: bool) -> None:
         """A step of the request under way has been sent.
