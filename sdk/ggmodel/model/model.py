@@ -284,7 +284,7 @@ class VisionModel(Model):
     image_data: ClassVar[Mapping[str, Numbers] | None] = None
 
     def modalities(self) -> Mapping[str, Modality]:
-        """Those of the other bases, and "image" where it has vision."""
+        """The modalities of the other bases, and "image" where it has vision."""
         if not self.has_vision:
             return super().modalities()
         images = Modality(

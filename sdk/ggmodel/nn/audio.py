@@ -108,7 +108,7 @@ class AudioModel(Model):
     audio_advice: ClassVar[str] = "give it in parts"
 
     def modalities(self) -> Mapping[str, Modality]:
-        """Those of the other bases, and "audio" where it has the encoder."""
+        """The modalities of the other bases, and "audio" where it has the encoder."""
         if not self.has_audio:
             return super().modalities()
         sounds = Modality(

@@ -58,7 +58,7 @@ def error_of(failure: Failure) -> Error:
 
 
 class Questions(ABC):
-    """Those methods of `Runner` for a runner that asks another process by their names."""
+    """Methods of `Runner` for a runner that asks another process by their names."""
 
     @abstractmethod
     async def _ask(self, method: str, request: Any) -> Any: ...
