@@ -191,7 +191,9 @@ def _waits(ends: Mapping[int, tuple[str, socket.socket]]) -> Iterator[Wait]:
     """The waits of this process's threads: the number of the connection, which a thread gave first
     to the system call that it is in, the thread, how often it has slept so far, and the bytes that
     the system has not delivered yet. Once a byte has travelled, it is another wait."""
-    from fcntl import ioctl  # Windows has none
+    if sys.platform == "win32":
+        return
+    from fcntl import ioctl
     from termios import TIOCOUTQ
 
     for task in Path("/proc/self/task").iterdir():
