@@ -12,7 +12,7 @@ import pytest
 
 from ggmodel import limits
 from ggmodel.chat.replies import CallArguments, CallBegun, Content, Reasoning
-from ggmodel.serve.answers import Said
+from ggmodel.serve.answers import ParsedToken
 from ggmodel.serve.api.openai.response_items import Output
 from tests.serve.standin import InProcess
 
@@ -172,7 +172,7 @@ def test_items_follow_each_other_in_the_order_of_the_answer():
         CallArguments(0, '"sky"}'),
         CallBegun(1, "c2", "feel"),
     ):
-        events += output.take(Said([delta], None))
+        events += output.take(ParsedToken([delta], None))
     events += output.end("completed")
 
     items, told = msgspec.to_builtins(output.items), msgspec.to_builtins(events)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _LETTERS, _LENGTH = string.ascii_letters + string.digits, 9
 
 
-class Said(NamedTuple):
+class ParsedToken(NamedTuple):
     """The contribution of one token, or the end of the text.
 
     Attributes:
@@ -83,7 +83,7 @@ class Answer:
     async def __aexit__(self, *error: object) -> None:
         await self._closing.__aexit__(None, None, None)
 
-    async def __aiter__(self) -> AsyncIterator[Said]:
+    async def __aiter__(self) -> AsyncIterator[ParsedToken]:
         parser = self._parser
         async for event in self._events:
             if isinstance(event, TokenEvent):
@@ -103,11 +103,11 @@ class Answer:
                 rest = [] if parser is None else self._noted(parser.end(), None).deltas
                 self._end(event)
                 if rest:
-                    yield Said(rest, None)
+                    yield ParsedToken(rest, None)
                 return
         raise ComputeError("the runner's answer has no end")
 
-    def _noted(self, deltas: list[Delta], token: Token | None) -> Said:
+    def _noted(self, deltas: list[Delta], token: Token | None) -> ParsedToken:
         if deltas:  # tokens that had none, such as marks, go with those that follow
             if any(isinstance(delta, Reasoning) for delta in deltas):
                 self._thought += self._unread
@@ -117,7 +117,7 @@ class Answer:
                 self.called = True
                 if not delta.id:
                     deltas[i] = replace(delta, id=_new_id())
-        return Said(deltas, token)
+        return ParsedToken(deltas, token)
 
     def _end(self, ended: Finished) -> None:
         ended.reasoning_tokens = self._thought
@@ -131,7 +131,7 @@ def _new_id() -> str:
 
 
 @dataclass
-class Called:
+class ParsedCall:
     """A call of a tool. Arguments are JSON text."""
 
     id: str
@@ -145,27 +145,27 @@ class Reply:
 
     Attributes:
         ids: of all tokens. tokens: where log-probabilities were asked for.
-        said: all of it in the order in which it came.
+        parsed: all of it in the order in which it came.
     """
 
     begun: Started
     ended: Finished
     ids: list[int]
-    said: list[Said]
+    parsed: list[ParsedToken]
     content: str
     reasoning: str
-    calls: list[Called]
+    calls: list[ParsedCall]
 
     @property
     def tokens(self) -> list[Token]:
-        return [said.token for said in self.said if said.token is not None]
+        return [parsed.token for parsed in self.parsed if parsed.token is not None]
 
 
 async def _whole(answer: Answer) -> Reply:
-    said = [one async for one in answer]
+    parsed = [one async for one in answer]
     texts: dict[type, list[str]] = {Content: [], Reasoning: []}
     calls: dict[int, tuple[CallBegun, list[str]]] = {}
-    for delta in (delta for one in said for delta in one.deltas):
+    for delta in (delta for one in parsed for delta in one.deltas):
         if isinstance(delta, CallBegun):
             calls[delta.index] = (delta, [])
         elif isinstance(delta, CallArguments):
@@ -173,17 +173,17 @@ async def _whole(answer: Answer) -> Reply:
         else:
             texts[type(delta)].append(delta.text)
     content, reasoning = ("".join(text) for text in texts.values())
-    called = [Called(one.id, one.name, "".join(text) or "{}") for one, text in calls.values()]
-    return Reply(answer.begun, answer.ended, answer.ids, said, content, reasoning, called)
+    called = [ParsedCall(one.id, one.name, "".join(text) or "{}") for one, text in calls.values()]
+    return Reply(answer.begun, answer.ended, answer.ids, parsed, content, reasoning, called)
 
 
 async def all_whole(answers: Sequence[Answer]) -> list[Reply]:
     """The answers to a request, each to its end."""
-    found: dict[int, Reply] = {}
+    replies: dict[int, Reply] = {}
 
     async def complete(index: int) -> None:
         async with answers[index] as answer:
-            found[index] = await _whole(answer)
+            replies[index] = await _whole(answer)
 
     await some(complete, len(answers))
-    return [found[index] for index in range(len(answers))]
+    return [replies[index] for index in range(len(answers))]

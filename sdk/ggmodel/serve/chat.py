@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from .answers import Answer, Reply, Said, all_whole
-from .chat_requests import called, check_logprobs, prepare
+from .answers import Answer, ParsedToken, Reply, all_whole
+from .chat_requests import check_logprobs, model_name, prepare
 from .endpoint import EVENTS, PING, Call, event, some
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class ChatProtocol(ABC, Generic[T]):
     Attributes:
         body: the type of the request's JSON, with the fields `model` and `stream`.
         media_type: of a stream. ping: see `Stream`.
-        call, given: the request.
+        call: the request. params: its JSON.
         runner: the model's, once it is there.
         form: of the model's replies; None if all text is content.
     """
@@ -34,20 +34,20 @@ class ChatProtocol(ABC, Generic[T]):
     ping: ClassVar[bytes] = PING
     runner: Runner
 
-    def __init__(self, call: Call, given: T):
+    def __init__(self, call: Call, params: T):
         self.call: Call = call
-        self.given: T = given
+        self.params: T = params
         self.form: ReplyFormat | None = None
 
     @property
     def name(self) -> str:
         """The model's name in the answer."""
-        return called(self.given.model, self.runner.state)  # type: ignore[attr-defined]
+        return model_name(self.params.model, self.runner.state)  # type: ignore[attr-defined]
 
     @property
     def streams(self) -> bool:
         """Whether the answer is sent piece by piece."""
-        return bool(self.given.stream)  # type: ignore[attr-defined]
+        return bool(self.params.stream)  # type: ignore[attr-defined]
 
     def loading(self) -> dict[str, Any]:
         """Options of the model's use; see `Models.use`."""
@@ -81,7 +81,7 @@ class ChatProtocol(ABC, Generic[T]):
         return ()
 
     @abstractmethod
-    def chunks(self, index: int, said: Said) -> Iterable[Any]:
+    def chunks(self, index: int, parsed: ParsedToken) -> Iterable[Any]:
         """The parts of a stream for a token of an answer."""
 
     @abstractmethod
@@ -101,7 +101,7 @@ async def serve_chat(protocol: type[ChatProtocol[Any]], call: Call) -> None:
     """Answers a request."""
     chat, server = protocol(call, await call.decode(protocol.body)), call.server
     requests = await chat.read()
-    async with server.models.use(chat.given.model, **chat.loading()) as runner:
+    async with server.models.use(chat.params.model, **chat.loading()) as runner:
         chat.runner = runner
         requests = await chat.prepared(requests)
         check_logprobs(requests, runner)
@@ -119,8 +119,8 @@ async def _stream(chat: ChatProtocol[Any], answers: list[Answer]) -> None:
             if chat.media_type == EVENTS:  # pings may be sent from now on
                 await out.begin()
             await out.send_all(map(chat.frame, await chat.first(index, answer)))
-            async for said in answer:
-                await out.send_all(map(chat.frame, chat.chunks(index, said)))
+            async for parsed in answer:
+                await out.send_all(map(chat.frame, chat.chunks(index, parsed)))
             await out.send_all(map(chat.frame, await chat.last(index, answer)))
 
     async with chat.call.stream(chat.media_type, chat.ping) as out:

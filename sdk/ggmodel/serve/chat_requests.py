@@ -59,10 +59,10 @@ def arguments_of(text: str) -> dict[str, Any]:
     have written, under a name."""
     text = text or "{}"
     try:
-        found = msgspec.json.decode(text)
+        arguments = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
-        found = None
-    return found if isinstance(found, dict) else {"arguments": text}
+        arguments = None
+    return arguments if isinstance(arguments, dict) else {"arguments": text}
 
 
 def dated(variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,9 +119,9 @@ def check_messages(messages: list[Message]) -> None:
         for call in message.get("tool_calls") or ():
             names[call["id"]] = call["function"]["name"]
         if message["role"] == "tool" and "name" not in message:
-            found = names.get(message.get("tool_call_id", ""))
-            if found is not None:
-                message["name"] = found
+            name = names.get(message.get("tool_call_id", ""))
+            if name is not None:
+                message["name"] = name
         if isinstance(message.get("content"), list):
             items += sum(part["type"] != "text" for part in message["content"])
     if items > limits.serve_items:
@@ -236,7 +236,7 @@ def choices(request: Request, count: int) -> list[Request]:
     return [structs.replace(request, options=options) for options in seeds]
 
 
-def called(name: str | None, state: State) -> str:
+def model_name(name: str | None, state: State) -> str:
     """The name of the model in an answer: the one that the request gave, else its file's."""
     return name or PurePath(state.path).name.removesuffix(".gguf")
 
@@ -248,10 +248,10 @@ def check_logprobs(requests: Sequence[Request], runner: Runner) -> None:
         Refused: more than `limits.serve_logprobs`.
     """
     context = runner.state.context_length
-    wanted = sum(_logprobs(one, context) for one in requests)
-    if wanted > limits.serve_logprobs:
+    count = sum(_logprobs(one, context) for one in requests)
+    if count > limits.serve_logprobs:
         raise Refused(
-            f"the request may want {wanted:,} log-probabilities, more than the limit "
+            f"the request may want {count:,} log-probabilities, more than the limit "
             f"serve_logprobs of {limits.serve_logprobs:,}; ask for fewer answers, less max_tokens, "
             "or fewer likeliest tokens",
             413,
@@ -260,10 +260,10 @@ def check_logprobs(requests: Sequence[Request], runner: Runner) -> None:
 
 def _logprobs(request: Request, context: int) -> int:
     """The most log-probabilities of a prompt and its answer."""
-    options, found = request.options, 0
+    options, count = request.options, 0
     if options.get("logprobs"):
         longest = min(options.get("max_tokens", context), context)
-        found += longest * (options.get("top_logprobs", 0) + 1)
+        count += longest * (options.get("top_logprobs", 0) + 1)
     if request.prompt_logprobs is not None:
         prompt = request.prompt
         # A token has a byte at least, besides those that begin and end a text.
@@ -272,8 +272,8 @@ def _logprobs(request: Request, context: int) -> int:
             length = len(prompt.encode("utf-8", "replace")) + _ADDED
         elif isinstance(prompt, list) and all(isinstance(part, int) for part in prompt):
             length = len(prompt)
-        found += min(length, context) * (request.prompt_logprobs + 1)
-    return found
+        count += min(length, context) * (request.prompt_logprobs + 1)
+    return count
 
 
 def _form(runner: Runner, chat: ChatParams) -> ReplyFormat:
@@ -296,8 +296,8 @@ def within(options: dict[str, Any], settings: Settings) -> dict[str, Any]:
     if len(stops) > _STOPS or sum(map(len, stops)) > _STOP_CHARACTERS:
         message = f"stop: more than {_STOPS} texts, or {_STOP_CHARACTERS:,} characters"
         raise Refused(message, param="stop")
-    wanted, most = options.get("max_tokens"), settings.max_tokens
-    if most is None or (wanted is not None and wanted <= most):
+    max_tokens, most = options.get("max_tokens"), settings.max_tokens
+    if most is None or (max_tokens is not None and max_tokens <= most):
         return dict(options)
     return {**options, "max_tokens": most}
 
@@ -335,9 +335,9 @@ async def _call_grammar(runner: Runner, form: ReplyFormat, chat: ChatParams) -> 
         special=runner.state.special_ids if form.special else {},
         ending=(await runner.render(Render(chat))).text[-_ENDING:],
     )
-    found = await asyncio.get_running_loop().run_in_executor(_GRAMMARS, make)
-    if found is not None:
-        return GrammarSpec(*found)  # type: ignore[arg-type]
+    grammar = await asyncio.get_running_loop().run_in_executor(_GRAMMARS, make)
+    if grammar is not None:
+        return GrammarSpec(*grammar)  # type: ignore[arg-type]
     if chat.choice == "auto":
         return None
     raise Refused(

@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from ...chat.replies import Content
 from ...errors import TokenizerError
-from ..answers import Answer, Reply, Said
+from ..answers import Answer, ParsedToken, Reply
 from ..chat import ChatProtocol, serve_chat
 from ..endpoint import EVENTS, Answers, Call, route
 from ..errors import Refused
@@ -26,8 +26,8 @@ from .schemas import ContinuedPart, ContinuedText, IdLogprob, LikelyId, Slot
 _TOP = 100
 
 
-class Wanted(Sampling, kw_only=True):
-    """Wishes for an answer; `n_predict` of −1 goes on to the model's end."""
+class ContinuationRequest(Sampling, kw_only=True):
+    """A text to be gone on with; `n_predict` of −1 goes on to the model's end."""
 
     n_predict: int | None = None
     n_keep: int | None = None
@@ -35,13 +35,13 @@ class Wanted(Sampling, kw_only=True):
     return_tokens: bool = False
 
 
-class CompletionRequest(Wanted, kw_only=True):
+class CompletionRequest(ContinuationRequest, kw_only=True):
     """A request."""
 
     prompt: Input | None = None
 
 
-class InfillRequest(Wanted, kw_only=True):
+class InfillRequest(ContinuationRequest, kw_only=True):
     """A request for the text between two others, of which `prompt` is the beginning."""
 
     input_prefix: str
@@ -70,10 +70,10 @@ def routes(server: Server) -> list[Route]:
 
 async def count(call: Call) -> None:
     """Count the tokens of a conversation."""
-    given = await call.decode(ChatRequest)
-    chat = ChatCompletions(call, given)
+    params = await call.decode(ChatRequest)
+    chat = ChatCompletions(call, params)
     requests = await chat.read()
-    async with call.server.models.use(given.model, **chat.loading()) as chat.runner:
+    async with call.server.models.use(params.model, **chat.loading()) as chat.runner:
         number = await prompt_tokens(chat.runner, (await chat.prepared(requests))[0])
     await call.json(InputTokens(number))
 
@@ -98,58 +98,58 @@ async def infill(call: Call) -> None:
     await serve_chat(Infill, call)
 
 
-W = TypeVar("W", bound=Wanted)
+W = TypeVar("W", bound=ContinuationRequest)
 
 
 class Continuation(ChatProtocol[W]):
     """A text for each prompt."""
 
-    def __init__(self, call: Call, given: W):
-        super().__init__(call, given)
+    def __init__(self, call: Call, params: W):
+        super().__init__(call, params)
         self._requests: list[Request] = []
         self._text: list[str] = []
         self._count = self._evaluated = 0
 
     def loading(self) -> dict[str, Any]:
-        return {"keep_alive": self.given.keep_alive}
+        return {"keep_alive": self.params.keep_alive}
 
     async def prepared(self, requests: list[Request]) -> list[Request]:
-        given = self.given
-        most = given.max_tokens if given.n_predict is None else given.n_predict
-        options = await given.options(self.runner, most)
-        if given.n_keep is not None and given.n_keep >= 0:
-            options["num_keep"] = given.n_keep
-        if not 0 <= given.n_probs <= _TOP:
-            raise Refused(f"n_probs: {given.n_probs} is not between 0 and {_TOP}", param="n_probs")
-        if given.n_probs or given.return_tokens or given.stream:  # each with its id
-            options |= {"logprobs": True, "top_logprobs": given.n_probs}
+        params = self.params
+        most = params.max_tokens if params.n_predict is None else params.n_predict
+        options = await params.options(self.runner, most)
+        if params.n_keep is not None and params.n_keep >= 0:
+            options["num_keep"] = params.n_keep
+        if not 0 <= params.n_probs <= _TOP:
+            raise Refused(f"n_probs: {params.n_probs} is not between 0 and {_TOP}", param="n_probs")
+        if params.n_probs or params.return_tokens or params.stream:  # each with its id
+            options |= {"logprobs": True, "top_logprobs": params.n_probs}
         for one in requests:
             one.options = options
         self._requests = await super().prepared(requests)
         return requests
 
     async def whole(self, replies: list[Reply]) -> ContinuedText | list[ContinuedText]:
-        found = []
+        texts = []
         for i, reply in enumerate(replies):
             whole = await self._whole(i, reply.begun, reply.ended, reply.content)
-            if self.given.return_tokens:
+            if self.params.return_tokens:
                 whole.tokens = [token.id for token in reply.tokens]
-            if self.given.n_probs and reply.tokens:
+            if self.params.n_probs and reply.tokens:
                 whole.completion_probabilities = _probabilities(reply.tokens)
-            found.append(whole)
-        return found[0] if len(found) == 1 else found
+            texts.append(whole)
+        return texts[0] if len(texts) == 1 else texts
 
     async def first(self, index: int, answer: Answer) -> Iterable[ContinuedPart]:
         self._evaluated = len(answer.begun.prompt)
         return []
 
-    def chunks(self, index: int, said: Said) -> Iterable[ContinuedPart]:
-        text = "".join(delta.text for delta in said.deltas if isinstance(delta, Content))
-        new = [] if said.token is None else [said.token]
+    def chunks(self, index: int, parsed: ParsedToken) -> Iterable[ContinuedPart]:
+        text = "".join(delta.text for delta in parsed.deltas if isinstance(delta, Content))
+        new = [] if parsed.token is None else [parsed.token]
         self._count += len(new)
         self._text.append(text)
         part = ContinuedPart(text, [token.id for token in new], self._count, self._evaluated)
-        if self.given.n_probs:
+        if self.params.n_probs:
             part.completion_probabilities = _probabilities(new)
         return [part]
 
@@ -166,7 +166,7 @@ class Continuation(ChatProtocol[W]):
             model=self.name,
             tokens_predicted=ended.completion_tokens,
             tokens_evaluated=ended.prompt_tokens,
-            generation_settings=_settings(self.given, request.options),
+            generation_settings=_settings(self.params, request.options),
             prompt=await self._prompt(request.prompt, begun),
             has_new_line="\n" in text,
             stop_type=_stop_type(ended),
@@ -189,27 +189,27 @@ class Completion(Continuation[CompletionRequest]):
     body = CompletionRequest
 
     async def read(self) -> list[Request]:
-        given = self.given
-        prompts = inputs_of(given.prompt, "prompt")
-        if given.stream and len(prompts) > 1:
+        params = self.params
+        prompts = inputs_of(params.prompt, "prompt")
+        if params.stream and len(prompts) > 1:
             raise Refused("stream: needs a single prompt", param="stream")
-        return [Request(prompt, grammar=given.form()) for prompt in prompts]
+        return [Request(prompt, grammar=params.form()) for prompt in prompts]
 
 
 class Infill(Continuation[InfillRequest]):
     body = InfillRequest
 
     async def read(self) -> list[Request]:
-        return [Request("", grammar=self.given.form())]
+        return [Request("", grammar=self.params.form())]
 
     async def prepared(self, requests: list[Request]) -> list[Request]:
-        given, (request,) = self.given, await super().prepared(requests)
+        params, (request,) = self.params, await super().prepared(requests)
         request.prompt = await fill_prompt(
             self.runner,
-            given.input_prefix,
-            given.input_suffix,
-            begun=given.prompt,
-            extra=given.input_extra,
+            params.input_prefix,
+            params.input_suffix,
+            begun=params.prompt,
+            extra=params.input_extra,
             max_tokens=request.options.get("max_tokens"),
         )
         return requests
@@ -221,13 +221,13 @@ def _stop_type(ended: Finished) -> Literal["limit", "eos", "word"]:
     return "eos" if ended.stop is None else "word"
 
 
-def _settings(given: Wanted, options: dict[str, Any]) -> dict[str, Any]:
+def _settings(params: ContinuationRequest, options: dict[str, Any]) -> dict[str, Any]:
     """The options of a request, under llama-server's names."""
-    found = {k: v for k, v in options.items() if k not in ("logprobs", "top_logprobs")}
-    found["n_predict"] = found.pop("max_tokens", -1)
+    settings = {k: v for k, v in options.items() if k not in ("logprobs", "top_logprobs")}
+    settings["n_predict"] = settings.pop("max_tokens", -1)
     biases = options.get("logit_bias", {})
-    found["logit_bias"] = [{"token": id, "bias": bias} for id, bias in biases.items()]
-    return {"n_probs": given.n_probs, "stream": bool(given.stream), "seed": -1, **found}
+    settings["logit_bias"] = [{"token": id, "bias": bias} for id, bias in biases.items()]
+    return {"n_probs": params.n_probs, "stream": bool(params.stream), "seed": -1, **settings}
 
 
 def _probabilities(tokens: list[Token]) -> list[IdLogprob]:

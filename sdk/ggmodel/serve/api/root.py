@@ -11,7 +11,7 @@ from msgspec import UNSET, Struct
 from starlette.routing import Route
 
 from ...bounds import limits
-from ..chat_requests import called, dated, functions
+from ..chat_requests import dated, functions, model_name
 from ..endpoint import TEXT, Answers, Call, Handler, route
 from ..errors import Refused
 from ..requests import ChatParams, Detokenize, Rank, Render, Tokenize, Tokens
@@ -50,13 +50,13 @@ _POLICY = (
 def page_routes(server: Server) -> list[Route]:
     """Its files."""
     folder = files("ggmodel.serve") / "page"
-    known = {one.name: one.read_bytes() for one in folder.iterdir() if _ending(one.name) in _TYPES}
+    data = {one.name: one.read_bytes() for one in folder.iterdir() if _ending(one.name) in _TYPES}
 
     async def send(call: Call, name: str) -> None:
-        if name not in known:
+        if name not in data:
             raise Refused(f"the page has no file {name!r:.100}", 404)
         await call.reply(
-            known[name],
+            data[name],
             f"{_TYPES[_ending(name)]}; charset=utf-8",
             cache_control="no-cache",
             content_security_policy=_POLICY,
@@ -164,11 +164,11 @@ def routes(server: Server) -> list[Route]:
 
 async def health(call: Call) -> None:
     """Tell that the server runs, and each model's condition."""
-    found = Health()
+    answer = Health()
     with suppress(Refused):
         Keys(call.server.settings.keys).check(call.headers)
-        found.models = call.server.models.conditions()
-    await call.json(found)
+        answer.models = call.server.models.conditions()
+    await call.json(answer)
 
 
 async def openapi(call: Call) -> None:
@@ -184,30 +184,30 @@ async def metrics(call: Call) -> None:
 
 async def tokenize(call: Call) -> None:
     """Turn a text into token ids."""
-    given = await call.decode(TokenizeRequest)
-    theirs = given.prompt is None and given.messages is None
-    if theirs and given.content is None:
+    params = await call.decode(TokenizeRequest)
+    theirs = params.prompt is None and params.messages is None
+    if theirs and params.content is None:
         raise Refused("prompt: is missing", param="prompt")
     text: str | ChatParams
-    if given.messages is not None:
-        text = await _chat(given, call)
+    if params.messages is not None:
+        text = await _chat(params, call)
     else:
-        text = given.prompt if given.prompt is not None else given.content or ""
-    special = given.add_special if theirs else given.add_special_tokens
-    async with call.server.models.use(given.model) as runner:
-        pieces = given.with_pieces if theirs else given.return_token_strs
-        found = await runner.tokenize(Tokenize(text, special, given.parse_special, bool(pieces)))
+        text = params.prompt if params.prompt is not None else params.content or ""
+    special = params.add_special if theirs else params.add_special_tokens
+    async with call.server.models.use(params.model) as runner:
+        pieces = params.with_pieces if theirs else params.return_token_strs
+        tokens = await runner.tokenize(Tokenize(text, special, params.parse_special, bool(pieces)))
         length = runner.state.context_length
     if theirs:
-        listed = await asyncio.to_thread(_pieces, found) if pieces else found.ids
+        listed = await asyncio.to_thread(_pieces, tokens) if pieces else tokens.ids
         return await call.json(Tokenized([*listed]))
-    answer = Tokenized([*found.ids], len(found.ids), length)
+    answer = Tokenized([*tokens.ids], len(tokens.ids), length)
     if pieces:
-        answer.token_strs = [data.decode("utf-8", "replace") for data in found.pieces]
+        answer.token_strs = [data.decode("utf-8", "replace") for data in tokens.pieces]
     await call.json(answer)
 
 
-def _pieces(found: Tokens) -> list[TokenPiece]:
+def _pieces(tokens: Tokens) -> list[TokenPiece]:
     """Each token with its text, or with its bytes where they are none."""
 
     def piece(data: bytes) -> str | list[int]:
@@ -216,88 +216,88 @@ def _pieces(found: Tokens) -> list[TokenPiece]:
         except UnicodeDecodeError:
             return list(data)
 
-    pairs = zip(found.ids, found.pieces, strict=True)
+    pairs = zip(tokens.ids, tokens.pieces, strict=True)
     return [TokenPiece(id, piece(data)) for id, data in pairs]
 
 
 async def detokenize(call: Call) -> None:
     """Turn token ids into their text."""
-    given = await call.decode(DetokenizeRequest)
-    async with call.server.models.use(given.model) as runner:
-        found = await runner.detokenize(Detokenize(given.tokens))
-    await call.json(Detokenized(found.text, found.text))
+    params = await call.decode(DetokenizeRequest)
+    async with call.server.models.use(params.model) as runner:
+        text = await runner.detokenize(Detokenize(params.tokens))
+    await call.json(Detokenized(text.text, text.text))
 
 
 async def tokenizer_info(call: Call) -> None:
     """Describe the vocabulary and the chat template, for programs that evaluate models."""
     async with call.server.models.use(None) as runner:
         state = runner.state
-    found = TokenizerInfo(
+    info = TokenizerInfo(
         **state.special_tokens,
         chat_template=state.template or None,
         model_max_length=state.context_length,
         vocab_size=state.vocabulary,
     )
-    await call.json(found)
+    await call.json(info)
 
 
 async def apply_template(call: Call) -> None:
     """Render a conversation as the text of a prompt."""
-    given = await call.decode(ChatPart)
-    async with call.server.models.use(given.model) as runner:
-        found = await runner.render(Render(await _chat(given, call)))
-    await call.json(Rendered(found.text))
+    params = await call.decode(ChatPart)
+    async with call.server.models.use(params.model) as runner:
+        text = await runner.render(Render(await _chat(params, call)))
+    await call.json(Rendered(text.text))
 
 
-async def _chat(given: ChatPart, call: Call) -> ChatParams:
-    messages = await converted(given.messages or [], call.server.media.of_request())
-    variables = dated(given.chat_template_kwargs or {})
-    if not given.add_generation_prompt:
+async def _chat(params: ChatPart, call: Call) -> ChatParams:
+    messages = await converted(params.messages or [], call.server.media.of_request())
+    variables = dated(params.chat_template_kwargs or {})
+    if not params.add_generation_prompt:
         variables["add_generation_prompt"] = False
-    tools = functions("OpenAI", given.tools, call, "function")
+    tools = functions("OpenAI", params.tools, call, "function")
     return ChatParams(
         messages,
         [schema_of(tool) for tool in tools] or None,
-        given.chat_template,
+        params.chat_template,
         variables,
-        given.continue_final_message,
+        params.continue_final_message,
     )
 
 
 async def rerank(call: Call) -> None:
     """Order documents by how well they answer a query."""
-    given = await call.decode(RerankRequest)
-    listed = given.texts if given.documents is None else given.documents
+    params = await call.decode(RerankRequest)
+    listed = params.texts if params.documents is None else params.documents
     documents = [_document(one, i) for i, one in enumerate(listed or ())]
     _check(documents, "documents")
-    async with call.server.models.use(given.model) as runner:
-        ranks = await runner.rank(Rank(given.query, documents))
-        name = called(given.model, runner.state)
+    async with call.server.models.use(params.model) as runner:
+        ranks = await runner.rank(Rank(params.query, documents))
+        name = model_name(params.model, runner.state)
     count = sum(ranks.tokens)
     call.server.metrics.read(runner.name, count)
     order = sorted(range(len(documents)), key=lambda i: -ranks.scores[i])
-    order = order if given.top_n is None else order[: max(0, given.top_n)]
-    if given.texts is not None:
-        texts = documents if given.return_text else [UNSET] * len(documents)
+    order = order if params.top_n is None else order[: max(0, params.top_n)]
+    if params.texts is not None:
+        texts = documents if params.return_text else [UNSET] * len(documents)
         return await call.json([RankedPlain(i, ranks.scores[i], texts[i]) for i in order])
-    shown = [RankedText(one) if given.return_documents else UNSET for one in documents]
+    shown = [RankedText(one) if params.return_documents else UNSET for one in documents]
     results = [Ranked(i, ranks.scores[i], shown[i]) for i in order]
     await call.json(RankedList(name, results, PromptUsage(count, count)))
 
 
 async def score(call: Call) -> None:
     """Tell how well texts answer others, pair by pair."""
-    given = await call.decode(ScoreRequest)
-    first = [given.text_1] if isinstance(given.text_1, str) else given.text_1
-    second = [given.text_2] if isinstance(given.text_2, str) else given.text_2
+    params = await call.decode(ScoreRequest)
+    first = [params.text_1] if isinstance(params.text_1, str) else params.text_1
+    second = [params.text_2] if isinstance(params.text_2, str) else params.text_2
     _check(first, "text_1")
     _check(second, "text_2")
     if len(first) not in (1, len(second)):
         raise Refused("text_1: give one text, or as many as in text_2", param="text_1")
     scores: list[float] = []
     count = 0
-    async with call.server.models.use(given.model) as runner:
-        name = called(given.model, runner.state)
+    async with call.server.models.use(params.model) as runner:
+        name = model_name(params.model, runner.state)
         pairs = (
             [(first[0], second)]
             if len(first) == 1
@@ -312,8 +312,8 @@ async def score(call: Call) -> None:
     await call.json(ScoreList(name, data, PromptUsage(count, count)))
 
 
-def _document(given: str | dict[str, Any], index: int) -> str:
-    text = given if isinstance(given, str) else given.get("text")
+def _document(document: str | dict[str, Any], index: int) -> str:
+    text = document if isinstance(document, str) else document.get("text")
     if not isinstance(text, str):
         raise Refused(f"documents[{index}]: expected a text", param=f"documents[{index}]")
     return text
@@ -334,7 +334,7 @@ async def props(call: Call) -> None:
     """Describe the model as llama-server does."""
     async with call.server.models.use(None) as runner:
         state = runner.state
-    found = Props(
+    answer = Props(
         default_generation_settings=Generation(state.context_length),
         total_slots=state.parallel,
         model_path=state.path,
@@ -344,4 +344,4 @@ async def props(call: Call) -> None:
         modalities={"vision": "image" in state.kinds, "audio": "audio" in state.kinds},
         build_info=f"ggmodel-{state.engine}",
     )
-    await call.json(found)
+    await call.json(answer)

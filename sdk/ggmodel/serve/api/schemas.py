@@ -77,10 +77,10 @@ def _schemas(endpoints: Sequence[Endpoint]) -> tuple[dict[Any, Any], dict[str, A
 def _answers(endpoint: Endpoint) -> dict[str, tuple[Any, ...]]:
     """Media type → the types of answers, or of the parts of a stream, an error among them."""
     answers = endpoint.answers
-    found = {name: tuple(kinds) for name, kinds in answers.others.items()}
-    for name in {*found} & {EVENTS, LINES}:
-        found[name] = (*found[name], endpoint.errors.kind)
-    return found if answers.kind is None else {**found, JSON: (answers.kind,)}
+    by_media_type = {name: tuple(kinds) for name, kinds in answers.others.items()}
+    for name in {*by_media_type} & {EVENTS, LINES}:
+        by_media_type[name] = (*by_media_type[name], endpoint.errors.kind)
+    return by_media_type if answers.kind is None else {**by_media_type, JSON: (answers.kind,)}
 
 
 def _operation(path: str, endpoint: Endpoint, schemas: Mapping[Any, Any]) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def _operation(path: str, endpoint: Endpoint, schemas: Mapping[Any, Any]) -> dic
     if answers.form is not None:
         statuses |= _WITH_FORM
     error = {JSON: {"schema": schemas[endpoint.errors.kind]}}
-    found: dict[str, Any] = {
+    operation: dict[str, Any] = {
         "summary": endpoint.summary,
         "responses": {
             str(answers.status): _success(endpoint, schemas),
@@ -103,12 +103,12 @@ def _operation(path: str, endpoint: Endpoint, schemas: Mapping[Any, Any]) -> dic
     }
     if names:
         text = {"type": "string"}
-        found["parameters"] = [
+        operation["parameters"] = [
             {"name": name, "in": "path", "required": True, "schema": text} for name in names
         ]
     if body := _body(endpoint, schemas):
-        found["requestBody"] = {"required": True, "content": body}
-    return found
+        operation["requestBody"] = {"required": True, "content": body}
+    return operation
 
 
 def _success(endpoint: Endpoint, schemas: Mapping[Any, Any]) -> dict[str, Any]:
@@ -116,19 +116,19 @@ def _success(endpoint: Endpoint, schemas: Mapping[Any, Any]) -> dict[str, Any]:
     for name, kinds in _answers(endpoint).items():
         first, *others = [schemas[kind] for kind in kinds]
         content[name] = {"schema": {"anyOf": [first, *others]} if others else first}
-    found: dict[str, Any] = {"description": "The answer.", "content": content}
+    response: dict[str, Any] = {"description": "The answer.", "content": content}
     if endpoint.body is not None:
         text = "Fields and tools of the request that had no effect, where there were any."
-        found["headers"] = {WARNINGS: {"description": text, "schema": {"type": "string"}}}
-    return found
+        response["headers"] = {WARNINGS: {"description": text, "schema": {"type": "string"}}}
+    return response
 
 
 def _failure(status: int, text: str, error: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {"description": text, "content": error}
+    response: dict[str, Any] = {"description": text, "content": error}
     if status in _WAITING:
         seconds = {"description": "Seconds to wait.", "schema": {"type": "integer"}}
-        found["headers"] = {"Retry-After": seconds}
-    return found
+        response["headers"] = {"Retry-After": seconds}
+    return response
 
 
 def _body(endpoint: Endpoint, schemas: Mapping[Any, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from msgspec import Struct
 from starlette.routing import Route
 
 from ....chat.replies import CallArguments, CallBegun, Content, Delta, Reasoning
-from ...answers import Answer, Reply, Said
+from ...answers import Answer, ParsedToken, Reply
 from ...chat import ChatProtocol, serve_chat
 from ...chat_requests import arguments_of, functions, prepare
 from ...endpoint import EVENTS, Answers, Call, Handler, named_event, route
@@ -134,10 +134,10 @@ async def create(call: Call) -> None:
 
 async def count(call: Call) -> None:
     """Count the tokens of a conversation."""
-    given, server = await call.decode(CountRequest), call.server
-    chat = await _chat(given, call)
-    async with server.models.use(given.model) as runner:
-        await prepare(runner, Request(chat, grammar=_grammar(given)), server.settings)
+    params, server = await call.decode(CountRequest), call.server
+    chat = await _chat(params, call)
+    async with server.models.use(params.model) as runner:
+        await prepare(runner, Request(chat, grammar=_grammar(params)), server.settings)
         tokens = await runner.tokenize(Tokenize(chat))
     await call.json(TokenCount(len(tokens.ids)))
 
@@ -148,13 +148,13 @@ class Messages(ChatProtocol[MessageRequest]):
     body = MessageRequest
     ping = named_event(Ping())
 
-    def __init__(self, call: Call, given: MessageRequest):
-        super().__init__(call, given)
+    def __init__(self, call: Call, params: MessageRequest):
+        super().__init__(call, params)
         self._index, self._open = -1, ""
 
     async def read(self) -> list[Request]:
-        chat = await _chat(self.given, self.call)
-        return [Request(chat, _options(self.given), _grammar(self.given))]
+        chat = await _chat(self.params, self.call)
+        return [Request(chat, _options(self.params), _grammar(self.params))]
 
     async def whole(self, replies: list[Reply]) -> MessageAnswer:
         (reply,) = replies
@@ -166,8 +166,8 @@ class Messages(ChatProtocol[MessageRequest]):
         counts = Usage(len(answer.begun.prompt), 0, 0, 0)
         return [MessageStart(self._message([], Stopped(None, None), counts)), Ping()]
 
-    def chunks(self, index: int, said: Said) -> Iterable[MessageEvent]:
-        return [event for delta in said.deltas for event in self._delta(delta)]
+    def chunks(self, index: int, parsed: ParsedToken) -> Iterable[MessageEvent]:
+        return [event for delta in parsed.deltas for event in self._delta(delta)]
 
     async def last(self, index: int, answer: Answer) -> Iterable[MessageEvent]:
         empty = self._begin("text", TextBlock("")) if self._index < 0 else []
@@ -191,7 +191,7 @@ class Messages(ChatProtocol[MessageRequest]):
         )
 
     def _stopped(self, ended: Finished, called: bool) -> Stopped:
-        sequence = ended.stop if ended.stop in (self.given.stop_sequences or ()) else None
+        sequence = ended.stop if ended.stop in (self.params.stop_sequences or ()) else None
         if ended.reason == "length":
             return Stopped("max_tokens", sequence)
         if called:
@@ -225,20 +225,20 @@ class Messages(ChatProtocol[MessageRequest]):
         return [*signed, ContentBlockStop(self._index)]
 
 
-async def _chat(given: CountRequest, call: Call) -> ChatParams:
+async def _chat(params: CountRequest, call: Call) -> ChatParams:
     """The chat of a request.
 
     Raises:
         Refused: a tool is unsupported, or none of those that may be chosen.
     """
-    choice = given.tool_choice or ToolChoice("auto")
+    choice = params.tool_choice or ToolChoice("auto")
     if choice.type == "tool" and choice.name is None:
         raise Refused("tool_choice.name: is missing", param="tool_choice.name")
-    tools = functions("Anthropic", given.tools, call)
-    last = given.messages[-1] if given.messages else None
-    thinks = given.thinking and {"enable_thinking": given.thinking.type != "disabled"}
+    tools = functions("Anthropic", params.tools, call)
+    last = params.messages[-1] if params.messages else None
+    thinks = params.thinking and {"enable_thinking": params.thinking.type != "disabled"}
     return ChatParams(
-        await converted(given.system, given.messages, call.server.media.of_request()),
+        await converted(params.system, params.messages, call.server.media.of_request()),
         tools=[_schema_of(tool) for tool in tools],
         variables=thinks or {},
         continues=last is not None and last.role == "assistant" and not _calls(last),
@@ -249,8 +249,8 @@ async def _chat(given: CountRequest, call: Call) -> ChatParams:
     )
 
 
-def _grammar(given: CountRequest) -> GrammarSpec | None:
-    form = given.output_config and given.output_config.format
+def _grammar(params: CountRequest) -> GrammarSpec | None:
+    form = params.output_config and params.output_config.format
     return form and GrammarSpec("json_schema", msgspec.json.encode(form.schema).decode())
 
 
@@ -259,32 +259,32 @@ def _calls(message: InputMessage) -> bool:
     return isinstance(content, list) and any(b.get("type") == "tool_use" for b in content)
 
 
-def _options(given: MessageRequest) -> dict[str, Any]:
-    if given.max_tokens < 1:
-        raise Refused(f"max_tokens: {given.max_tokens} is less than 1", param="max_tokens")
-    options: dict[str, Any] = {"max_tokens": given.max_tokens}
+def _options(params: MessageRequest) -> dict[str, Any]:
+    if params.max_tokens < 1:
+        raise Refused(f"max_tokens: {params.max_tokens} is less than 1", param="max_tokens")
+    options: dict[str, Any] = {"max_tokens": params.max_tokens}
     for name in ("temperature", "top_k", "top_p"):
-        if (value := getattr(given, name)) is not None:
+        if (value := getattr(params, name)) is not None:
             options[name] = value
-    if given.stop_sequences:
-        options["stop"] = given.stop_sequences
+    if params.stop_sequences:
+        options["stop"] = params.stop_sequences
     return options
 
 
 def _schema_of(tool: InputTool) -> dict[str, Any]:
-    found: dict[str, Any] = {"name": tool.name, "description": tool.description}
-    found["parameters"] = tool.input_schema or {"type": "object", "properties": {}}
+    function: dict[str, Any] = {"name": tool.name, "description": tool.description}
+    function["parameters"] = tool.input_schema or {"type": "object", "properties": {}}
     if tool.strict is not None:
-        found["strict"] = tool.strict
-    return {"type": "function", "function": found}
+        function["strict"] = tool.strict
+    return {"type": "function", "function": function}
 
 
 def _blocks(reply: Reply) -> list[AnswerBlock]:
-    found: list[AnswerBlock] = []
+    blocks: list[AnswerBlock] = []
     if reply.reasoning:
-        found.append(ThinkingBlock(reply.reasoning))
+        blocks.append(ThinkingBlock(reply.reasoning))
     if reply.content or not (reply.reasoning or reply.calls):
-        found.append(TextBlock(reply.content))
-    return found + [
+        blocks.append(TextBlock(reply.content))
+    return blocks + [
         ToolUseBlock(one.id, one.name, arguments_of(one.arguments)) for one in reply.calls
     ]

@@ -177,34 +177,34 @@ async def converted(
     """
     check_count(messages)
     check_count(system if isinstance(system, list) else [], "system")
-    found: list[Message] = []
+    conversation: list[Message] = []
     if system:
-        found.append({"role": "system", "content": await _content(system, "system", media)})
+        conversation.append({"role": "system", "content": await _content(system, "system", media)})
     for i, message in enumerate(messages):
         where = f"messages[{i}].content"
         if isinstance(message.content, str):
-            found.append({"role": message.role, "content": message.content})
+            conversation.append({"role": message.role, "content": message.content})
         elif message.role == "assistant":
-            found.append(await _assistant(message.content, where, media))
+            conversation.append(await _assistant(message.content, where, media))
         else:
-            found += await _user(message.role, message.content, where, media)
-    return found
+            conversation += await _user(message.role, message.content, where, media)
+    return conversation
 
 
 async def _user(role: str, blocks: list[Block], where: str, media: Media) -> list[Message]:
-    found: list[Message] = []
+    messages: list[Message] = []
     parts: list[Part] = []
     for i, block in enumerate(blocks):
         place = f"{where}[{i}]"
         if block.get("type") == "tool_result":
             id = _text(block, "tool_use_id", place)
             content = await _content(block.get("content") or "", f"{place}.content", media)
-            found.append({"role": "tool", "tool_call_id": id, "content": content})
+            messages.append({"role": "tool", "tool_call_id": id, "content": content})
         else:
             parts.append(await _part(block, place, media))
-    if parts or not found:
-        found.append({"role": role, "content": simplified(parts)})
-    return found
+    if parts or not messages:
+        messages.append({"role": role, "content": simplified(parts)})
+    return messages
 
 
 async def _assistant(blocks: list[Block], where: str, media: Media) -> Message:
@@ -220,22 +220,22 @@ async def _assistant(blocks: list[Block], where: str, media: Media) -> Message:
             thoughts.append(_text(block, "thinking", place))
         elif kind != "redacted_thinking":  # nobody here can read it
             parts.append(await _part(block, place, media))
-    found: Message = {"role": "assistant"}
+    message: Message = {"role": "assistant"}
     if parts or not calls:
-        found["content"] = simplified(parts)
+        message["content"] = simplified(parts)
     if calls:
-        found["tool_calls"] = calls
+        message["tool_calls"] = calls
     if thoughts:
-        found["reasoning_content"] = "\n".join(thoughts)
-    return found
+        message["reasoning_content"] = "\n".join(thoughts)
+    return message
 
 
-async def _content(given: Any, where: str, media: Media) -> str | list[Part]:
-    if isinstance(given, str):
-        return given
-    if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
+async def _content(content: Any, where: str, media: Media) -> str | list[Part]:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list) or not all(isinstance(one, dict) for one in content):
         raise Refused(f"{where}: expected a text or a list of blocks", param=where)
-    return simplified([await _part(one, f"{where}[{i}]", media) for i, one in enumerate(given)])
+    return simplified([await _part(one, f"{where}[{i}]", media) for i, one in enumerate(content)])
 
 
 async def _part(block: Block, where: str, media: Media) -> Part:

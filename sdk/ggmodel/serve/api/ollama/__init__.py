@@ -64,14 +64,14 @@ def _model_routes(server: Server) -> list[Route]:
 
 async def tags(call: Call) -> None:
     """List the models, in Ollama's format."""
-    found = await call.server.models.listed()
-    await call.json(Tags([Tag(**_shown(one)) for one in found]))
+    listed = await call.server.models.listed()
+    await call.json(Tags([Tag(**_shown(one)) for one in listed]))
 
 
 async def running(call: Call) -> None:
     """List the models that are loaded, in Ollama's format."""
-    found = await call.server.models.listed()
-    await call.json(RunningModels([_running(one, one.state) for one in found if one.state]))
+    listed = await call.server.models.listed()
+    await call.json(RunningModels([_running(one, one.state) for one in listed if one.state]))
 
 
 async def version(call: Call) -> None:
@@ -81,8 +81,8 @@ async def version(call: Call) -> None:
 
 async def show(call: Call) -> None:
     """Describe a model, in Ollama's format. A model that is not loaded is loaded for it."""
-    given = await call.decode(ShowRequest)
-    name = given.model or given.name
+    params = await call.decode(ShowRequest)
+    name = params.model or params.name
     if not name:
         raise Refused("model: is missing", param="model")
     models = call.server.models
@@ -100,7 +100,7 @@ async def show(call: Call) -> None:
         parameters="",
         template=state.template,
         details=details(model, state),
-        model_info=_info(state, bool(given.verbose)),
+        model_info=_info(state, bool(params.verbose)),
         capabilities=able + [_KINDS[kind] for kind in state.kinds if kind in _KINDS],
         modified_at=moment(model.created),
     )
@@ -123,9 +123,9 @@ def _shown(model: Listed) -> dict[str, Any]:
 def _running(model: Listed, state: State) -> RunningModel:
     """A model that is loaded. The engine is no field of Ollama's."""
     expires = _FOR_EVER if model.expires is None else model.expires
-    known = {**_shown(model), "size": state.nbytes, "details": details(model, state)}
+    fields = {**_shown(model), "size": state.nbytes, "details": details(model, state)}
     return RunningModel(
-        **known,
+        **fields,
         expires_at=moment(expires),
         context_length=state.context_length,
         engine=state.engine,

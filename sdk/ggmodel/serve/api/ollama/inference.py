@@ -13,7 +13,7 @@ from starlette.routing import Route
 from ....bounds import limits
 from ....chat.replies import CallArguments, CallBegun, Content, Reasoning
 from ....names import as_jinja
-from ...answers import Answer, Called, Reply, Said
+from ...answers import Answer, ParsedCall, ParsedToken, Reply
 from ...chat import ChatProtocol, serve_chat
 from ...chat_requests import Message, arguments_of, check_count, tool_call
 from ...endpoint import LINES, Answers, Call, Handler, line, route
@@ -90,17 +90,17 @@ class OllamaProtocol(ChatProtocol[R]):
 
     media_type = LINES
 
-    def __init__(self, call: Call, given: R):
-        super().__init__(call, given)
+    def __init__(self, call: Call, params: R):
+        super().__init__(call, params)
         self.clock = Clock()
 
     @property
     def streams(self) -> bool:
-        return self.given.stream is not False
+        return self.params.stream is not False
 
     def loading(self) -> dict[str, Any]:
-        given = self.given
-        return {"keep_alive": keep_alive(given.keep_alive), **options_of(given.options)[1]}
+        params = self.params
+        return {"keep_alive": keep_alive(params.keep_alive), **options_of(params.options)[1]}
 
     async def prepared(self, requests: list[Request]) -> list[Request]:
         self.clock.loaded()
@@ -111,19 +111,19 @@ class OllamaProtocol(ChatProtocol[R]):
 
     def part(self, tokens: Sequence[Token] | None = None) -> dict[str, Any]:
         """The fields of a part, with these tokens where log-probabilities are wanted."""
-        found = {"model": self.given.model, "created_at": now(), "done": False}
-        if tokens is not None and self.given.logprobs:
-            found["logprobs"] = logprobs(tokens)
-        return found
+        fields = {"model": self.params.model, "created_at": now(), "done": False}
+        if tokens is not None and self.params.logprobs:
+            fields["logprobs"] = logprobs(tokens)
+        return fields
 
     def done(self, ended: Finished | None, tokens: Sequence[Token] | None = None) -> dict[str, Any]:
         """The fields of the last part; without an answer, the model was only loaded or unloaded."""
-        found = {**self.part(tokens), "done": True}
+        fields = {**self.part(tokens), "done": True}
         if ended is None:
-            unloaded = keep_alive(self.given.keep_alive) == 0
+            unloaded = keep_alive(self.params.keep_alive) == 0
             reason = "unload" if unloaded else "load"
-            return {**found, "done_reason": reason, **self.clock.so_far()}
-        return {**found, "done_reason": ended.reason, **self.clock.of(ended)}
+            return {**fields, "done_reason": reason, **self.clock.so_far()}
+        return {**fields, "done_reason": ended.reason, **self.clock.of(ended)}
 
 
 class Chats(OllamaProtocol[ChatRequest]):
@@ -131,17 +131,17 @@ class Chats(OllamaProtocol[ChatRequest]):
 
     body = ChatRequest
 
-    def __init__(self, call: Call, given: ChatRequest):
-        super().__init__(call, given)
-        self._call: Called | None = None
+    def __init__(self, call: Call, params: ChatRequest):
+        super().__init__(call, params)
+        self._call: ParsedCall | None = None
 
     async def read(self) -> list[Request]:
-        given = self.given
-        check_count(given.messages or ())
-        messages = [_message(one, i) for i, one in enumerate(given.messages or ())]
-        tools = [_tool(one, i) for i, one in enumerate(given.tools or ())]
-        chat = ChatParams(messages, tools, variables=thinking(given.think))
-        request = Request(chat, given.request_options(), form(given.format))
+        params = self.params
+        check_count(params.messages or ())
+        messages = [_message(one, i) for i, one in enumerate(params.messages or ())]
+        tools = [_tool(one, i) for i, one in enumerate(params.tools or ())]
+        chat = ChatParams(messages, tools, variables=thinking(params.think))
+        request = Request(chat, params.request_options(), form(params.format))
         return [request] if messages else []
 
     async def whole(self, replies: list[Reply]) -> ChatPart:
@@ -154,17 +154,17 @@ class Chats(OllamaProtocol[ChatRequest]):
         )
         return ChatPart(message=message, **self.done(reply.ended, reply.tokens))
 
-    def chunks(self, index: int, said: Said) -> Iterable[ChatPart]:
-        tokens = [] if said.token is None else [said.token]
+    def chunks(self, index: int, parsed: ParsedToken) -> Iterable[ChatPart]:
+        tokens = [] if parsed.token is None else [parsed.token]
         message = AnsweredMessage()
         texts = False
-        for delta in said.deltas:
+        for delta in parsed.deltas:
             if isinstance(delta, CallArguments) and self._call is not None:
                 self._call.arguments += delta.text
                 continue
             yield from self._called()
             if isinstance(delta, CallBegun):
-                self._call = Called(delta.id, delta.name)
+                self._call = ParsedCall(delta.id, delta.name)
             elif isinstance(delta, Reasoning):
                 message.thinking = (message.thinking or "") + delta.text
                 texts = True
@@ -187,7 +187,7 @@ class Chats(OllamaProtocol[ChatRequest]):
         return [ChatPart(message=AnsweredMessage(tool_calls=_answered([call])), **self.part())]
 
 
-def _answered(calls: list[Called]) -> list[AnsweredCall]:
+def _answered(calls: list[ParsedCall]) -> list[AnsweredCall]:
     """Calls of functions. Arguments are objects here."""
     return [
         AnsweredCall(one.id, AnsweredFunction(i, one.name, arguments_of(one.arguments)))
@@ -195,35 +195,35 @@ def _answered(calls: list[Called]) -> list[AnsweredCall]:
     ]
 
 
-def _message(given: ChatMessage, index: int) -> Message:
-    text = given.content or ""
-    found: Message = {
-        "role": given.role,
-        **with_images(text, given.images, f"messages[{index}]."),
+def _message(message: ChatMessage, index: int) -> Message:
+    text = message.content or ""
+    fields: Message = {
+        "role": message.role,
+        **with_images(text, message.images, f"messages[{index}]."),
     }
-    if given.thinking:
-        found["reasoning_content"] = given.thinking
-    if given.tool_calls:
-        found["tool_calls"] = [
+    if message.thinking:
+        fields["reasoning_content"] = message.thinking
+    if message.tool_calls:
+        fields["tool_calls"] = [
             tool_call(one.id or secrets.token_hex(6), one.function.name, one.function.arguments)
-            for one in given.tool_calls
+            for one in message.tool_calls
         ]
-    if given.tool_name:
-        found["name"] = given.tool_name
-    if given.tool_call_id:
-        found["tool_call_id"] = given.tool_call_id
-    return found
+    if message.tool_name:
+        fields["name"] = message.tool_name
+    if message.tool_call_id:
+        fields["tool_call_id"] = message.tool_call_id
+    return fields
 
 
-def _tool(given: dict[str, Any], index: int) -> dict[str, Any]:
-    function = given.get("function")
+def _tool(tool: dict[str, Any], index: int) -> dict[str, Any]:
+    function = tool.get("function")
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         where = f"tools[{index}].function"
         raise Refused(f"{where}: a function with a name is missing", param=where)
     parameters = function.get("parameters") or {"type": "object", "properties": {}}
     about = str(function.get("description") or "")
-    wanted = {"name": function["name"], "description": about, "parameters": parameters}
-    return {"type": "function", "function": wanted}
+    schema = {"name": function["name"], "description": about, "parameters": parameters}
+    return {"type": "function", "function": schema}
 
 
 class GenerateRequest(AnswerRequest, kw_only=True):
@@ -260,51 +260,51 @@ class Texts(OllamaProtocol[GenerateRequest]):
     body = GenerateRequest
 
     async def read(self) -> list[Request]:
-        given = self.given
-        if given.suffix and (given.images or given.context):
+        params = self.params
+        if params.suffix and (params.images or params.context):
             raise Refused("suffix: goes with no images and no context", param="suffix")
-        options = given.request_options()
-        if not (given.prompt or given.images or given.suffix):
+        options = params.request_options()
+        if not (params.prompt or params.images or params.suffix):
             return []
-        self._content = with_images(given.prompt or "", given.images, "")["content"]
-        request = Request(given.prompt or "", options, form(given.format))
-        if not given.suffix:
-            request.prompt = self._plain() if given.raw else self._chat()
+        self._content = with_images(params.prompt or "", params.images, "")["content"]
+        request = Request(params.prompt or "", options, form(params.format))
+        if not params.suffix:
+            request.prompt = self._plain() if params.raw else self._chat()
         return [request]
 
     def _plain(self) -> str | list[Any]:
         """The prompt as the whole text, without a template."""
         content = self._content
         parts = [content] if isinstance(content, str) else content
-        prompt = [*(self.given.context or ()), *parts]
+        prompt = [*(self.params.context or ()), *parts]
         return content if prompt == [content] else prompt
 
     def _chat(self) -> ChatParams:
-        given = self.given
-        system = [{"role": "system", "content": given.system}] if given.system else []
+        params = self.params
+        system = [{"role": "system", "content": params.system}] if params.system else []
         return ChatParams(
             [*system, {"role": "user", "content": self._content}],
-            template=as_jinja(given.template, "template") if given.template else None,
-            variables=thinking(given.think),
+            template=as_jinja(params.template, "template") if params.template else None,
+            variables=thinking(params.think),
         )
 
     async def prepared(self, requests: list[Request]) -> list[Request]:
-        given, runner = self.given, self.runner
+        params, runner, template = self.params, self.runner, self.runner.state.template
         for one in requests:
-            if isinstance(one.prompt, ChatParams) and not (runner.state.template or given.template):
+            if isinstance(one.prompt, ChatParams) and not (template or params.template):
                 one.prompt = self._plain()
         await super().prepared(requests)
         for one in requests:
-            if given.suffix:
+            if params.suffix:
                 most = one.options.get("max_tokens")
-                prefix = given.prompt or ""
-                one.prompt = await fill_prompt(runner, prefix, given.suffix, max_tokens=most)
-            elif given.context and isinstance(one.prompt, ChatParams):
+                prefix = params.prompt or ""
+                one.prompt = await fill_prompt(runner, prefix, params.suffix, max_tokens=most)
+            elif params.context and isinstance(one.prompt, ChatParams):
                 if not isinstance(self._content, str):
                     text = "context: cannot be given with images; use /api/chat"
                     raise Refused(text, param="context")
                 text = (await runner.render(Render(one.prompt))).text
-                one.prompt = [*given.context, text]
+                one.prompt = [*params.context, text]
         return requests
 
     async def whole(self, replies: list[Reply]) -> TextPart:
@@ -318,10 +318,10 @@ class Texts(OllamaProtocol[GenerateRequest]):
             **self.done(reply.ended, reply.tokens),
         )
 
-    def chunks(self, index: int, said: Said) -> Iterable[TextPart]:
-        texts = [delta.text for delta in said.deltas if isinstance(delta, Content)]
-        thoughts = [delta.text for delta in said.deltas if isinstance(delta, Reasoning)]
-        part = self.part(said.token and [said.token])
+    def chunks(self, index: int, parsed: ParsedToken) -> Iterable[TextPart]:
+        texts = [delta.text for delta in parsed.deltas if isinstance(delta, Content)]
+        thoughts = [delta.text for delta in parsed.deltas if isinstance(delta, Reasoning)]
+        part = self.part(parsed.token and [parsed.token])
         thinking = "".join(thoughts) or UNSET
         return [TextPart(response="".join(texts), thinking=thinking, **part)]
 
@@ -367,36 +367,36 @@ def embed_routes(server: Server) -> list[Route]:
 
 async def embed(call: Call) -> None:
     """Embed texts, in Ollama's format."""
-    given, clock = await call.decode(EmbedRequest), Clock()
-    texts = [given.input] if isinstance(given.input, str) else given.input or []
+    params, clock = await call.decode(EmbedRequest), Clock()
+    texts = [params.input] if isinstance(params.input, str) else params.input or []
     if len(texts) > limits.serve_prompts:
         raise Refused(
             f"input: {len(texts)} texts are more than the limit serve_prompts of "
             f"{limits.serve_prompts}",
             param="input",
         )
-    wanted = Embed([*texts], truncate=given.truncate is not False, dimensions=given.dimensions)
-    rows = await _rows(call, given, wanted, clock)
+    request = Embed([*texts], truncate=params.truncate is not False, dimensions=params.dimensions)
+    rows = await _rows(call, params, request, clock)
     counts = {**clock.so_far(), "prompt_eval_count": sum(rows.tokens)}
-    await call.json(Embedded(given.model, _listed(rows), **counts))
+    await call.json(Embedded(params.model, _listed(rows), **counts))
 
 
 async def embedding(call: Call) -> None:
     """Embed one text, in Ollama's older format."""
-    given = await call.decode(EmbeddingRequest)
-    texts: list[Any] = [given.prompt] if given.prompt else []
-    rows = await _rows(call, given, Embed(texts, normalize=False, truncate=True), Clock())
+    params = await call.decode(EmbeddingRequest)
+    texts: list[Any] = [params.prompt] if params.prompt else []
+    rows = await _rows(call, params, Embed(texts, normalize=False, truncate=True), Clock())
     await call.json(EmbeddedText(next(iter(_listed(rows)), [])))
 
 
 async def _rows(
-    call: Call, given: EmbedRequest | EmbeddingRequest, wanted: Embed, clock: Clock
+    call: Call, params: EmbedRequest | EmbeddingRequest, request: Embed, clock: Clock
 ) -> Rows:
-    _, loading = options_of(given.options)
-    stays = keep_alive(given.keep_alive)
-    async with call.server.models.use(given.model, keep_alive=stays, **loading) as runner:
+    _, loading = options_of(params.options)
+    stays = keep_alive(params.keep_alive)
+    async with call.server.models.use(params.model, keep_alive=stays, **loading) as runner:
         clock.loaded()
-        return await runner.embed(wanted) if wanted.texts else Rows(b"", 0, 0, [])
+        return await runner.embed(request) if request.texts else Rows(b"", 0, 0, [])
 
 
 def _listed(rows: Rows) -> list[list[float]]:

@@ -19,7 +19,7 @@ from ...server import Server
 from .inference import ChatMessage
 from .schemas import OLLAMA, Status
 
-_STEP = 0.005  # share of a download after which it is told again
+_STEP = 0.005  # share of a download after which it is reported again
 
 
 class NameRequest(Struct, kw_only=True):
@@ -30,16 +30,16 @@ class NameRequest(Struct, kw_only=True):
     stream: bool | None = None
 
     @property
-    def wanted(self) -> str:
+    def target(self) -> str:
         """The name of a model.
 
         Raises:
             Refused: there is none.
         """
-        found = self.model or self.name
-        if not found:
+        name = self.model or self.name
+        if not name:
             raise Refused("model: is missing", param="model")
-        return found
+        return name
 
 
 class CopyRequest(Struct):
@@ -78,42 +78,42 @@ def routes(server: Server) -> list[Route]:
 
 async def pull_model(call: Call) -> None:
     """Download a model of the hub, in Ollama's format."""
-    given = await call.decode(NameRequest)
+    params = await call.decode(NameRequest)
     _allow(call)
-    name = given.wanted
-    await _told(call, given, lambda tell: pull(name, progress=_shares(name, tell)))
+    name = params.target
+    await _in_thread(call, params, lambda report: pull(name, progress=_shares(name, report)))
 
 
 async def create(call: Call) -> None:
     """Make a model of another one, or of blobs, in Ollama's format."""
-    given = await call.decode(CreateRequest)
+    params = await call.decode(CreateRequest)
     _allow(call)
-    if given.quantize:
+    if params.quantize:
         raise Unsupported("quantize: is unsupported here; `ggmodel quantize` writes such a file")
-    name, model = given.wanted, _derived_model(given)
+    name, model = params.target, _derived_model(params)
     await asyncio.to_thread(derived.check, name, model)
 
-    def work(tell: Callable[[str], None]) -> object:
-        tell("using existing layers")
+    def work(report: Callable[[str], None]) -> object:
+        report("using existing layers")
         return derived.create(name, model)
 
-    await _told(call, given, work, changes=name)
+    await _in_thread(call, params, work, changes=name)
 
 
 async def copy(call: Call) -> None:
     """Give a model another name, in Ollama's format."""
-    given = await call.decode(CopyRequest)
+    params = await call.decode(CopyRequest)
     _allow(call)
-    await asyncio.to_thread(derived.copy, given.source, given.destination)
-    await call.server.models.changed(given.destination)
+    await asyncio.to_thread(derived.copy, params.source, params.destination)
+    await call.server.models.changed(params.destination)
     await call.reply(b"", "text/plain")
 
 
 async def delete(call: Call) -> None:
     """Remove a model that was downloaded or made here, in Ollama's format."""
-    given = await call.decode(NameRequest)
+    params = await call.decode(NameRequest)
     _allow(call)
-    name = given.wanted
+    name = params.target
     model = await asyncio.to_thread(removable, name)
     if not model.own:
         raise Unsupported(f"{model.name} was not downloaded here; `ggmodel rm` removes it")
@@ -152,34 +152,34 @@ def _allow(call: Call) -> None:
         raise Refused("this server changes no models; start it with --manage", 403)
 
 
-def _derived_model(given: CreateRequest) -> derived.DerivedModel:
+def _derived_model(params: CreateRequest) -> derived.DerivedModel:
     return derived.DerivedModel(
-        base=given.base or "",
-        files=given.files or {},
-        adapters=given.adapters or {},
-        template=given.template or "",
-        system=given.system or "",
-        params=given.parameters or {},
-        messages=[{"role": m.role, "content": m.content or ""} for m in given.messages or ()],
+        base=params.base or "",
+        files=params.files or {},
+        adapters=params.adapters or {},
+        template=params.template or "",
+        system=params.system or "",
+        params=params.parameters or {},
+        messages=[{"role": m.role, "content": m.content or ""} for m in params.messages or ()],
     )
 
 
-def _shares(name: str, tell: Callable[[str], None]) -> Callable[[float], None]:
-    """Tells the progress of a download in steps."""
-    told = -1.0
+def _shares(name: str, report: Callable[[str], None]) -> Callable[[float], None]:
+    """Reports the progress of a download in steps."""
+    reported = -1.0
 
     def progress(share: float) -> None:
-        nonlocal told
-        if share - told >= _STEP:
-            told = share
-            tell(f"pulling {name}: {share:.1%}")
+        nonlocal reported
+        if share - reported >= _STEP:
+            reported = share
+            report(f"pulling {name}: {share:.1%}")
 
     return progress
 
 
-async def _told(
+async def _in_thread(
     call: Call,
-    given: NameRequest,
+    params: NameRequest,
     work: Callable[[Callable[[str], None]], object],
     changes: str | None = None,
 ) -> None:
@@ -190,14 +190,14 @@ async def _told(
     """
     loop, steps = asyncio.get_running_loop(), asyncio.Queue[str | None]()
 
-    def tell(step: str | None) -> None:
+    def report(step: str | None) -> None:
         loop.call_soon_threadsafe(steps.put_nowait, step)
 
     def run() -> None:
         try:
-            work(tell)
+            work(report)
         finally:
-            tell(None)
+            report(None)
 
     async def done() -> None:
         await loop.run_in_executor(call.server.changes, run)
@@ -206,7 +206,7 @@ async def _told(
 
     task = asyncio.ensure_future(done())
     task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # if nobody waits
-    if given.stream is False:
+    if params.stream is False:
         await task
         await call.json(Status())
         return

@@ -192,15 +192,15 @@ def _nanoseconds(seconds: float) -> int:
 
 def details(model: Listed, state: State | None = None) -> Details:
     """Family, size and type of a model; those of one that is loaded from its state."""
-    known = model.details
-    family = str(known.get("architecture", "")) if state is None else state.architecture
-    quantization = (state and state.quantization) or str(known.get("quantization", ""))
+    fields = model.details
+    family = str(fields.get("architecture", "")) if state is None else state.architecture
+    quantization = (state and state.quantization) or str(fields.get("quantization", ""))
     return Details(
         parent_model="",
-        format=str(known.get("format", "gguf")),
+        format=str(fields.get("format", "gguf")),
         family=family,
         families=[family] if family or state else [],
-        parameter_size=_rounded(int(known.get("parameters", 0))),
+        parameter_size=_rounded(int(fields.get("parameters", 0))),
         quantization_level=quantization,
     )
 
@@ -252,77 +252,77 @@ class AnswerRequest(Struct, kw_only=True):
         return [f"options.{key}" for key in request_options(options)[2]]
 
 
-def keep_alive(given: KeepAlive) -> float | None:
+def keep_alive(value: KeepAlive) -> float | None:
     """Seconds that a model stays; negative for ever, None for the server's default.
 
     Args:
-        given: seconds, or a duration such as "5m" or "1h30m".
+        value: seconds, or a duration such as "5m" or "1h30m".
 
     Raises:
         Refused: it is neither.
     """
-    if given is None or not isinstance(given, str):
-        return given
-    text = given.strip()
+    if value is None or not isinstance(value, str):
+        return value
+    text = value.strip()
     sign = -1.0 if text.startswith("-") else 1.0
     text = text.lstrip("+-")
     parts = _PART.findall(text)
     if text.replace(".", "", 1).isdigit():
         return sign * float(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise Refused(f"keep_alive: {given!r:.50} is no duration, such as 5m", param="keep_alive")
+        raise Refused(f"keep_alive: {value!r:.50} is no duration, such as 5m", param="keep_alive")
     return sign * sum(float(number) * _SECONDS[unit] for number, unit in parts)
 
 
-def options_of(given: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
+def options_of(options: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
     """The options of a request, and those of loading.
 
     Raises:
         Refused: an option has a wrong value. Unknown ones are ignored, as Ollama does.
     """
-    wanted = {name: value for name, value in (given or {}).items() if value is not None}
+    present = {name: value for name, value in (options or {}).items() if value is not None}
     loading: dict[str, Any] = {}
-    length = wanted.pop("num_ctx", None)
+    length = present.pop("num_ctx", None)
     if length is not None:
         if not isinstance(length, int) or isinstance(length, bool):
             raise Refused(f"options.num_ctx: {length!r:.50} is no number", param="options.num_ctx")
         if length > 0:
             loading["context_length"] = length
-    found, wrong, _ = request_options(wanted)
+    of_request, wrong, _ = request_options(present)
     if wrong:
         name = f"options.{wrong[0]}"
-        raise Refused(f"{name}: {wanted[wrong[0]]!r:.50} is of a wrong type", param=name)
-    return found, loading
+        raise Refused(f"{name}: {present[wrong[0]]!r:.50} is of a wrong type", param=name)
+    return of_request, loading
 
 
-def form(given: Format) -> GrammarSpec | None:
+def form(format: Format) -> GrammarSpec | None:
     """The form of an answer: "json", or a JSON schema.
 
     Raises:
         Refused: it is neither.
     """
-    if given in (None, ""):
+    if format in (None, ""):
         return None
-    if isinstance(given, dict):
-        return GrammarSpec("json_schema", msgspec.json.encode(given).decode())
-    if given == "json":
+    if isinstance(format, dict):
+        return GrammarSpec("json_schema", msgspec.json.encode(format).decode())
+    if format == "json":
         return GrammarSpec("json")
-    raise Refused(f'format: {given!r:.50} is neither "json" nor a JSON schema', param="format")
+    raise Refused(f'format: {format!r:.50} is neither "json" nor a JSON schema', param="format")
 
 
-def thinking(given: Think) -> dict[str, Any]:
+def thinking(think: Think) -> dict[str, Any]:
     """Variables of a template: whether the model thinks, and how hard: "low" to "max".
 
     Raises:
         Refused: it is neither a boolean nor one of those words.
     """
-    if given is None:
+    if think is None:
         return {}
-    if isinstance(given, bool):
-        return {"enable_thinking": given}
-    if given not in _EFFORTS:
-        raise Refused(f"think: {given!r:.50} is none of {', '.join(_EFFORTS)}", param="think")
-    return {"enable_thinking": True, "reasoning_effort": _EFFORTS[given]}
+    if isinstance(think, bool):
+        return {"enable_thinking": think}
+    if think not in _EFFORTS:
+        raise Refused(f"think: {think!r:.50} is none of {', '.join(_EFFORTS)}", param="think")
+    return {"enable_thinking": True, "reasoning_effort": _EFFORTS[think]}
 
 
 def likely(logprobs: bool | None, top: int | None) -> dict[str, Any]:

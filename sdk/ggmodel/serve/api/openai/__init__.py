@@ -27,8 +27,8 @@ def _model_routes(server: Server) -> list[Route]:
 
 async def list_models(call: Call) -> None:
     """List the models that can be asked for."""
-    found = await call.server.models.listed()
-    await call.json(ModelList([_shown(one) for one in found]))
+    listed = await call.server.models.listed()
+    await call.json(ModelList([_shown(one) for one in listed]))
 
 
 async def show_model(call: Call) -> None:

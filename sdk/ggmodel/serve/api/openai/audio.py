@@ -150,10 +150,10 @@ class _Form:
         self._fields = fields
 
     def file(self) -> bytes:
-        found = self._fields.get("file", [b""])[0]
-        if not found:
+        data = self._fields.get("file", [b""])[0]
+        if not data:
             raise Refused("file: is missing or empty", param="file")
-        return found
+        return data
 
     def text(self, name: str) -> str | None:
         values = self._fields.get(name)
@@ -185,37 +185,39 @@ async def _answer(call: Call, translate: bool) -> None:
         temperature=form.number("temperature"),
     )
     async with call.server.models.use(form.text("model")) as runner:
-        found = await runner.transcribe(request)
+        transcript = await runner.transcribe(request)
     if form.text("stream") == "true" and kind == "json":
         async with call.stream() as out:
-            await out.send(event(TranscriptDelta(found.text)))
-            await out.send(event(TranscriptDone(found.text)))
+            await out.send(event(TranscriptDelta(transcript.text)))
+            await out.send(event(TranscriptDone(transcript.text)))
             await out.send(DONE)
-    elif kind in ("json", "verbose_json"):
-        await call.json(_verbose(found, translate) if kind != "json" else Transcription(found.text))
+    elif kind == "json":
+        await call.json(Transcription(transcript.text))
+    elif kind == "verbose_json":
+        await call.json(_verbose(transcript, translate))
     else:
-        text = {"text": _text, "srt": _srt, "vtt": _vtt}[kind](found)
+        text = {"text": _text, "srt": _srt, "vtt": _vtt}[kind](transcript)
         await call.reply(text.encode(), "text/plain; charset=utf-8")
 
 
-def _verbose(found: Transcript, translate: bool) -> Transcription:
-    pieces = enumerate(found.segments)
+def _verbose(transcript: Transcript, translate: bool) -> Transcription:
+    pieces = enumerate(transcript.segments)
     segments = [TranscriptSegment(i, one.start, one.end, one.text) for i, one in pieces]
     task = "translate" if translate else "transcribe"
-    return Transcription(found.text, task, found.language, found.seconds, segments)
+    return Transcription(transcript.text, task, transcript.language, transcript.seconds, segments)
 
 
-def _text(found: Transcript) -> str:
-    return f"{found.text}\n"
+def _text(transcript: Transcript) -> str:
+    return f"{transcript.text}\n"
 
 
-def _srt(found: Transcript) -> str:
-    blocks = (f"{n}\n{_lines(one, ',')}\n" for n, one in enumerate(found.segments, 1))
+def _srt(transcript: Transcript) -> str:
+    blocks = (f"{n}\n{_lines(one, ',')}\n" for n, one in enumerate(transcript.segments, 1))
     return "\n".join(blocks)
 
 
-def _vtt(found: Transcript) -> str:
-    return "WEBVTT\n\n" + "\n".join(f"{_lines(one, '.')}\n" for one in found.segments)
+def _vtt(transcript: Transcript) -> str:
+    return "WEBVTT\n\n" + "\n".join(f"{_lines(one, '.')}\n" for one in transcript.segments)
 
 
 def _lines(one: Segment, point: str) -> str:

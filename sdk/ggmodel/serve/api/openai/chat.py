@@ -9,7 +9,7 @@ from msgspec import UNSET, Struct
 from starlette.routing import Route
 
 from ....chat.replies import CallArguments, CallBegun, Content, Delta, Reasoning
-from ...answers import Answer, Reply, Said
+from ...answers import Answer, ParsedToken, Reply
 from ...chat import serve_chat
 from ...chat_requests import choices, functions
 from ...endpoint import EVENTS, Answers, Call, route
@@ -122,34 +122,34 @@ class ChatCompletions(OpenAIProtocol[ChatRequest]):
     prefix = "chatcmpl-"
 
     async def read(self) -> list[Request]:
-        given, self.count = self.given, self.given.choices
-        if given.top_logprobs and not given.logprobs:
+        params, self.count = self.params, self.params.choices
+        if params.top_logprobs and not params.logprobs:
             raise Refused("top_logprobs: needs logprobs to be true", param="top_logprobs")
-        if given.logprobs and not 0 <= (given.top_logprobs or 0) <= _TOP:
-            text = f"top_logprobs: {given.top_logprobs} is not between 0 and {_TOP}"
+        if params.logprobs and not 0 <= (params.top_logprobs or 0) <= _TOP:
+            text = f"top_logprobs: {params.top_logprobs} is not between 0 and {_TOP}"
             raise Refused(text, param="top_logprobs")
-        tools = functions("OpenAI", given.tools, self.call, "function")
-        choice = given.tool_choice or "auto"
+        tools = functions("OpenAI", params.tools, self.call, "function")
+        choice = params.tool_choice or "auto"
         chat = ChatParams(
-            await converted(given.messages, self.call.server.media.of_request()),
+            await converted(params.messages, self.call.server.media.of_request()),
             tools=[schema_of(tool) for tool in tools],
-            template=given.chat_template,
-            variables=_variables(given),
-            continues=_continues(given),
+            template=params.chat_template,
+            variables=_variables(params),
+            continues=_continues(params),
             choice="required" if isinstance(choice, NamedTool) else choice,
             function=choice.function.name if isinstance(choice, NamedTool) else None,
-            parallel=given.parallel_tool_calls is not False,
+            parallel=params.parallel_tool_calls is not False,
             strict=any(tool.function.strict for tool in tools if tool.function),
         )
-        return [Request(chat, grammar=_form(given))]
+        return [Request(chat, grammar=_form(params))]
 
     async def prepared(self, requests: list[Request]) -> list[Request]:
-        given, (request,) = self.given, requests
-        most = given.max_completion_tokens
-        most = given.max_tokens if most is None else most
-        request.options = await given.options(self.runner, most)
-        if given.logprobs:
-            request.options |= {"logprobs": True, "top_logprobs": given.top_logprobs or 0}
+        params, (request,) = self.params, requests
+        most = params.max_completion_tokens
+        most = params.max_tokens if most is None else most
+        request.options = await params.options(self.runner, most)
+        if params.logprobs:
+            request.options |= {"logprobs": True, "top_logprobs": params.top_logprobs or 0}
         await super().prepared(requests)
         return choices(request, self.count)
 
@@ -174,9 +174,9 @@ class ChatCompletions(OpenAIProtocol[ChatRequest]):
     async def first(self, index: int, answer: Answer) -> Iterable[ChatChunk]:
         return [self._chunk(ChunkChoice(index, ChatDelta("assistant", "")))]
 
-    def chunks(self, index: int, said: Said) -> Iterable[ChatChunk]:
-        first, *others = [_delta(one) for one in said.deltas] or [ChatDelta()]
-        tokens = self._logprobs([said.token]) if said.token else None
+    def chunks(self, index: int, parsed: ParsedToken) -> Iterable[ChatChunk]:
+        first, *others = [_delta(one) for one in parsed.deltas] or [ChatDelta()]
+        tokens = self._logprobs([parsed.token]) if parsed.token else None
         yield self._chunk(ChunkChoice(index, first, tokens))
         for one in others:
             yield self._chunk(ChunkChoice(index, one))
@@ -194,11 +194,11 @@ class ChatCompletions(OpenAIProtocol[ChatRequest]):
         return ChatChunk(**self.head, choices=[], usage=counts)
 
     def _chunk(self, choice: ChunkChoice) -> ChatChunk:
-        usage = None if self.given.wants_usage else UNSET
+        usage = None if self.params.wants_usage else UNSET
         return ChatChunk(**self.head, choices=[choice], usage=usage)
 
     def _logprobs(self, tokens: list[Token]) -> Logprobs | None:
-        return Logprobs(logprobs(tokens)) if self.given.logprobs else None
+        return Logprobs(logprobs(tokens)) if self.params.logprobs else None
 
 
 def _reason(ended: Finished, called: bool) -> Literal["stop", "length", "tool_calls"]:
@@ -217,18 +217,18 @@ def _delta(delta: Delta) -> ChatDelta:
     return ChatDelta(tool_calls=[ToolCallDelta(delta.index, FunctionDelta(delta.text))])
 
 
-def _form(given: ChatRequest) -> GrammarSpec | None:
-    form = given.response_format
+def _form(params: ChatRequest) -> GrammarSpec | None:
+    form = params.response_format
     if form is None or form.type == "text":
-        return given.form()
+        return params.form()
     if form.type == "json_schema":
-        found = form.schema if form.json_schema is None else form.json_schema.schema
-        if found is None:
+        json_schema = form.schema if form.json_schema is None else form.json_schema.schema
+        if json_schema is None:
             raise Refused(
                 "response_format.json_schema: the schema is missing",
                 param="response_format.json_schema",
             )
-        return schema(found)
+        return schema(json_schema)
     return schema(form.schema) if form.schema else GrammarSpec("json")
 
 
@@ -236,37 +236,38 @@ def schema_of(tool: Tool) -> dict[str, Any]:
     """A function as chat templates take it."""
     function = tool.function
     assert function is not None
-    found: dict[str, Any] = {"name": function.name, "description": function.description or ""}
-    found["parameters"] = function.parameters or {"type": "object", "properties": {}}
+    declaration: dict[str, Any] = {"name": function.name, "description": function.description or ""}
+    declaration["parameters"] = function.parameters or {"type": "object", "properties": {}}
     if function.strict is not None:
-        found["strict"] = function.strict
-    return {"type": "function", "function": found}
+        declaration["strict"] = function.strict
+    return {"type": "function", "function": declaration}
 
 
-def _variables(given: ChatRequest) -> dict[str, Any]:
-    found = dict(given.chat_template_kwargs or {})
-    if given.reasoning_effort is not None:
-        found.setdefault("reasoning_effort", given.reasoning_effort)
-        if given.reasoning_effort == "none":
-            found.setdefault("enable_thinking", False)
-    return found
+def _variables(params: ChatRequest) -> dict[str, Any]:
+    variables = dict(params.chat_template_kwargs or {})
+    if params.reasoning_effort is not None:
+        variables.setdefault("reasoning_effort", params.reasoning_effort)
+        if params.reasoning_effort == "none":
+            variables.setdefault("enable_thinking", False)
+    return variables
 
 
-def _continues(given: ChatRequest) -> bool:
+def _continues(params: ChatRequest) -> bool:
     """Whether the last message is the beginning of the answer: it is the model's own.
 
     Raises:
         Refused: an answer is to begin, too, or whether one is remains open.
     """
-    if given.continue_final_message and given.add_generation_prompt:
+    if params.continue_final_message and params.add_generation_prompt:
         raise Refused(
             "continue_final_message: leaves no room for add_generation_prompt; give one of them",
             param="continue_final_message",
         )
-    if given.continue_final_message is not None:
-        return given.continue_final_message
-    roles = [message.role for message in given.messages[-2:]]
-    if roles[-1:] != ["assistant"] or given.messages[-1].tool_calls or given.add_generation_prompt:
+    if params.continue_final_message is not None:
+        return params.continue_final_message
+    last = params.messages[-2:]
+    roles = [message.role for message in last]
+    if roles[-1:] != ["assistant"] or last[-1].tool_calls or params.add_generation_prompt:
         return False
     if roles == ["assistant", "assistant"]:
         raise Refused(

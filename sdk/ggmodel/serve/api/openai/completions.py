@@ -12,9 +12,9 @@ from starlette.routing import Route
 
 from ....bounds import limits
 from ....chat.replies import Content
-from ...answers import Answer, Reply, Said
+from ...answers import Answer, ParsedToken, Reply
 from ...chat import serve_chat
-from ...chat_requests import called, choices
+from ...chat_requests import choices, model_name
 from ...endpoint import EVENTS, Answers, Call, route
 from ...errors import Refused
 from ...infill import fill_prompt
@@ -70,8 +70,8 @@ class Completions(OpenAIProtocol[CompletionRequest]):
     prefix = "cmpl-"
 
     async def read(self) -> list[Request]:
-        given = self.given
-        prompts, self.count = inputs_of(given.prompt, "prompt"), given.choices
+        params = self.params
+        prompts, self.count = inputs_of(params.prompt, "prompt"), params.choices
         answers = len(prompts) * self.count
         if answers > limits.serve_prompts:
             raise Refused(
@@ -79,34 +79,34 @@ class Completions(OpenAIProtocol[CompletionRequest]):
                 f"{limits.serve_prompts}",
                 param="prompt",
             )
-        if given.suffix and (given.echo or not all(isinstance(one, str) for one in prompts)):
+        if params.suffix and (params.echo or not all(isinstance(one, str) for one in prompts)):
             raise Refused("suffix: needs prompts that are texts, and no echo", param="suffix")
-        if given.best_of is not None and given.best_of != self.count:
+        if params.best_of is not None and params.best_of != self.count:
             raise Refused("best_of: is unsupported but for the value of n", param="best_of")
-        self.top, grammar = _top(given), _grammar(given)
+        self.top, grammar = _top(params), _grammar(params)
         self.offsets = [Offsets("", 0)] * answers
-        return [Request(one, grammar=grammar, prompt_logprobs=self._told(one)) for one in prompts]
+        return [Request(one, {}, grammar, False, self._prompt_logprobs(one)) for one in prompts]
 
-    def _told(self, prompt: Any) -> int | None:
+    def _prompt_logprobs(self, prompt: Any) -> int | None:
         """How many of the likeliest tokens to tell at each place of a prompt."""
-        if self.given.echo and (self.top is not None or not isinstance(prompt, str)):
+        if self.params.echo and (self.top is not None or not isinstance(prompt, str)):
             return self.top or 0  # of ids the texts, at least
         return None
 
     async def prepared(self, requests: list[Request]) -> list[Request]:
-        given = self.given
-        most = _MAX_TOKENS if given.max_tokens is None else given.max_tokens
-        options = await given.options(self.runner, most)
+        params = self.params
+        most = _MAX_TOKENS if params.max_tokens is None else params.max_tokens
+        options = await params.options(self.runner, most)
         if self.top is not None:
             options |= {"logprobs": True, "top_logprobs": self.top}
         for one in requests:
             one.options = options
         await super().prepared(requests)
-        if given.suffix:
+        if params.suffix:
             most = requests[0].options.get("max_tokens")
             for one in requests:
                 prefix = str(one.prompt)
-                one.prompt = await fill_prompt(self.runner, prefix, given.suffix, max_tokens=most)
+                one.prompt = await fill_prompt(self.runner, prefix, params.suffix, max_tokens=most)
         self.prompts = [one.prompt for one in requests]
         return [one for request in requests for one in choices(request, self.count)]
 
@@ -124,19 +124,19 @@ class Completions(OpenAIProtocol[CompletionRequest]):
 
     def _choice(self, index: int, reply: Reply) -> TextChoice:
         before = self._echoed(index, reply.begun)
-        found = None
+        logprobs = None
         if self.top is not None:
-            prompt = (reply.begun.tokens or []) if self.given.echo else []
+            prompt = (reply.begun.tokens or []) if self.params.echo else []
             tokens = [*prompt, *reply.tokens]
-            if self.given.echo and not reply.tokens and reply.ended.reason == "stop":
+            if self.params.echo and not reply.tokens and reply.ended.reason == "stop":
                 # Evaluations take the tokens but the last for the prompt's.
                 tokens.append(Token(-1, "", b""))
-            found = legacy(tokens, Offsets(before, len(prompt)))
-        return TextChoice(index, before + reply.content, found, reply.ended.reason)
+            logprobs = legacy(tokens, Offsets(before, len(prompt)))
+        return TextChoice(index, before + reply.content, logprobs, reply.ended.reason)
 
     def _echoed(self, index: int, begun: Started) -> str:
         """The text of the prompt, where it is to be part of the answer."""
-        if not self.given.echo:
+        if not self.params.echo:
             return ""
         prompt = self.prompts[index // self.count]
         if isinstance(prompt, str):
@@ -148,13 +148,13 @@ class Completions(OpenAIProtocol[CompletionRequest]):
         self.offsets[index] = Offsets("", 0)
         if not (before := self._echoed(index, answer.begun)):
             return []
-        told = answer.begun.tokens or []
-        self.offsets[index] = Offsets(before, len(told))
-        return [self._chunk(index, before, told)]
+        tokens = answer.begun.tokens or []
+        self.offsets[index] = Offsets(before, len(tokens))
+        return [self._chunk(index, before, tokens)]
 
-    def chunks(self, index: int, said: Said) -> Iterable[TextCompletion]:
-        text = "".join(one.text for one in said.deltas if isinstance(one, Content))
-        return [self._chunk(index, text, [said.token] if said.token else [])]
+    def chunks(self, index: int, parsed: ParsedToken) -> Iterable[TextCompletion]:
+        text = "".join(one.text for one in parsed.deltas if isinstance(one, Content))
+        return [self._chunk(index, text, [parsed.token] if parsed.token else [])]
 
     async def last(self, index: int, answer: Answer) -> Iterable[TextCompletion]:
         self.ended[index] = answer.ended
@@ -173,31 +173,31 @@ class Completions(OpenAIProtocol[CompletionRequest]):
         tokens: list[Token],
         reason: Literal["stop", "length"] | None = None,
     ) -> TextCompletion:
-        found = None
+        logprobs = None
         if tokens and self.top is not None:
-            found = legacy(tokens, self.offsets[index])
-        choice = TextChoice(index, text, found, reason)
-        usage = None if self.given.wants_usage else UNSET
+            logprobs = legacy(tokens, self.offsets[index])
+        choice = TextChoice(index, text, logprobs, reason)
+        usage = None if self.params.wants_usage else UNSET
         return TextCompletion(**self.head, choices=[choice], usage=usage)
 
 
-def _grammar(given: CompletionRequest) -> GrammarSpec | None:
-    form = given.response_format
+def _grammar(params: CompletionRequest) -> GrammarSpec | None:
+    form = params.response_format
     if form is not None and form.type == "json_object":
         return schema(form.schema) if form.schema else GrammarSpec("json")
     if form is not None and form.json_schema is not None:
         return schema(form.json_schema.schema)
-    return given.form()
+    return params.form()
 
 
-def _top(given: CompletionRequest) -> int | None:
+def _top(params: CompletionRequest) -> int | None:
     """How many of the likeliest tokens to tell; None for no log-probabilities."""
-    wanted = given.logprobs
-    if wanted is None or wanted is False:
+    logprobs = params.logprobs
+    if logprobs is None or logprobs is False:
         return None
-    if not 0 <= wanted <= _TOP:
-        raise Refused(f"logprobs: {wanted} is not between 0 and {_TOP}", param="logprobs")
-    return int(wanted)
+    if not 0 <= logprobs <= _TOP:
+        raise Refused(f"logprobs: {logprobs} is not between 0 and {_TOP}", param="logprobs")
+    return int(logprobs)
 
 
 class Offsets:
@@ -227,24 +227,24 @@ class Offsets:
 
 def legacy(tokens: list[Token], offsets: Offsets) -> TextLogprobs:
     """Log-probabilities of tokens."""
-    found = TextLogprobs([], [], [], [])
+    logprobs = TextLogprobs([], [], [], [])
     for token in tokens:
-        found.tokens.append(token.text)
-        found.token_logprobs.append(token.logprob)
-        found.text_offset.append(offsets.next(token))
-        found.top_logprobs.append(_likeliest(token))
-    return found
+        logprobs.tokens.append(token.text)
+        logprobs.token_logprobs.append(token.logprob)
+        logprobs.text_offset.append(offsets.next(token))
+        logprobs.top_logprobs.append(_likeliest(token))
+    return logprobs
 
 
 def _likeliest(token: Token) -> dict[str, Number] | None:
     """By text; of tokens with the same text the likeliest. The token itself is among them."""
     if token.logprob is None:
         return None
-    found: dict[str, float] = {}
+    by_text: dict[str, float] = {}
     for one in (*token.top, token):
         if one.logprob is not None:
-            found[one.text] = max(one.logprob, found.get(one.text, one.logprob))
-    return {**found}
+            by_text[one.text] = max(one.logprob, by_text.get(one.text, one.logprob))
+    return {**by_text}
 
 
 class EmbeddingRequest(Struct):
@@ -268,21 +268,21 @@ def embedding_routes(server: Server) -> list[Route]:
 
 async def create_embeddings(call: Call) -> None:
     """Turn texts into rows of numbers, similar ones for similar texts."""
-    given = await call.decode(EmbeddingRequest)
-    texts = inputs_of(given.input, "input")
+    params = await call.decode(EmbeddingRequest)
+    texts = inputs_of(params.input, "input")
     if not all(texts):
         raise Refused("input: a text is empty", param="input")
-    if given.dimensions is not None and given.dimensions < 1:
+    if params.dimensions is not None and params.dimensions < 1:
         raise Refused("dimensions: give 1 or more", param="dimensions")
-    async with call.server.models.use(given.model, keep_alive=given.keep_alive) as runner:
+    async with call.server.models.use(params.model, keep_alive=params.keep_alive) as runner:
         texts = [await only_ids(runner, one) for one in texts]
         rows = await runner.embed(
-            Embed(texts, truncate=given.truncate, dimensions=given.dimensions)
+            Embed(texts, truncate=params.truncate, dimensions=params.dimensions)
         )
-        name = called(given.model, runner.state)
+        name = model_name(params.model, runner.state)
     count = sum(rows.tokens)
     call.server.metrics.read(runner.name, count)
-    data = rows_of(rows, given.encoding_format == "base64")
+    data = rows_of(rows, params.encoding_format == "base64")
     listed = [EmbeddingRow(i, row) for i, row in enumerate(data)]
     await call.json(Embeddings(listed, name, PromptUsage(count, count)))
 

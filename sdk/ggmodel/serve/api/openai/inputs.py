@@ -128,39 +128,39 @@ class Sampling(Struct, kw_only=True):
         Raises:
             Refused: one is impossible.
         """
-        found = {
+        options = {
             option: value
             for name, option in _OPTIONS.items()
             if (value := getattr(self, name)) is not None
         }
         if max_tokens is not None and max_tokens >= 0:
-            found["max_tokens"] = max_tokens
+            options["max_tokens"] = max_tokens
         if self.stop:
-            found["stop"] = [self.stop] if isinstance(self.stop, str) else self.stop
+            options["stop"] = [self.stop] if isinstance(self.stop, str) else self.stop
         bias = await self._bias(runner) if self.logit_bias else {}
         if self.ignore_eos:
             if not runner.state.end_ids:
                 raise Refused("ignore_eos: the tokens that end are unknown", param="ignore_eos")
             bias |= dict.fromkeys(runner.state.end_ids, -float("inf"))
         if bias:
-            found["logit_bias"] = bias
-        return found
+            options["logit_bias"] = bias
+        return options
 
     async def _bias(self, runner: Runner) -> dict[int, float]:
         """Token id → what is added to its logit. A text stands for its tokens."""
-        given = self.logit_bias
-        pairs = given.items() if isinstance(given, dict) else given or ()
-        found: dict[int, float] = {}
+        logit_bias = self.logit_bias
+        pairs = logit_bias.items() if isinstance(logit_bias, dict) else logit_bias or ()
+        biases: dict[int, float] = {}
         for name, value in pairs:
             bias = -float("inf") if value is False else float(value)
             if isinstance(name, int) or name.isdecimal():
                 if len(str(name)) > _ID_DIGITS:
                     raise Refused(f"logit_bias: {name!s:.50} is no token", param="logit_bias")
-                found[int(name)] = bias
+                biases[int(name)] = bias
             else:
                 tokens = await runner.tokenize(Tokenize(name, add_special=False))
-                found |= dict.fromkeys(tokens.ids, bias)
-        return found
+                biases |= dict.fromkeys(tokens.ids, bias)
+        return biases
 
     def form(self) -> GrammarSpec | None:
         """The form of the answer, by the fields that are not OpenAI's.
@@ -191,12 +191,12 @@ class OpenAIProtocol(ChatProtocol[S]):
 
     prefix: ClassVar[str]
 
-    def __init__(self, call: Call, given: S):
-        super().__init__(call, given)
+    def __init__(self, call: Call, params: S):
+        super().__init__(call, params)
         self.ended: dict[int, Finished] = {}
 
     def loading(self) -> dict[str, Any]:
-        return {"keep_alive": self.given.keep_alive}
+        return {"keep_alive": self.params.keep_alive}
 
     @cached_property
     def head(self) -> dict[str, Any]:
@@ -207,7 +207,7 @@ class OpenAIProtocol(ChatProtocol[S]):
         """The chunk with the counts of all answers."""
 
     def end(self) -> bytes:
-        counts = event(self.counts()) if self.given.wants_usage else b""
+        counts = event(self.counts()) if self.params.wants_usage else b""
         return counts + DONE
 
 
@@ -237,7 +237,7 @@ class TextObject(Struct):
 Input = str | TextObject | list[str | int | list[int | str] | TextObject]
 
 
-def inputs_of(given: Input | None, param: str) -> list[Any]:
+def inputs_of(inputs: Input | None, param: str) -> list[Any]:
     """Each text, or list of token ids; a list with numbers is one, and may have texts between.
 
     Args:
@@ -246,47 +246,47 @@ def inputs_of(given: Input | None, param: str) -> list[Any]:
     Raises:
         Refused: there are none, too many, or an empty list.
     """
-    if isinstance(given, (str, TextObject)):
-        found: list[Any] = [given]
-    elif given and any(isinstance(one, int) for one in given):
-        found = [given]
-        for i, one in enumerate(given):
+    if isinstance(inputs, (str, TextObject)):
+        prompts: list[Any] = [inputs]
+    elif inputs and any(isinstance(one, int) for one in inputs):
+        prompts = [inputs]
+        for i, one in enumerate(inputs):
             if isinstance(one, (list, TextObject)):
                 raise Refused(f"{param}[{i}]: a list among numbers", param=f"{param}[{i}]")
     else:
-        found = list(given or ())
-    if not found or [] in found:
+        prompts = list(inputs or ())
+    if not prompts or [] in prompts:
         raise Refused(f"{param}: give a text, token ids, or a list of them", param=param)
-    if len(found) > limits.serve_prompts:
+    if len(prompts) > limits.serve_prompts:
         raise Refused(
-            f"{param}: {len(found)} are more than the limit serve_prompts of "
+            f"{param}: {len(prompts)} are more than the limit serve_prompts of "
             f"{limits.serve_prompts}",
             param=param,
         )
-    return [_text_of(one, param) if isinstance(one, TextObject) else one for one in found]
+    return [_text_of(one, param) if isinstance(one, TextObject) else one for one in prompts]
 
 
 async def only_ids(runner: Runner, parts: str | list[int | str]) -> str | list[int]:
     """Token ids with texts between them as ids alone; a text as it is."""
     if isinstance(parts, str):
         return parts
-    found: list[int] = []
+    ids: list[int] = []
     for part in parts:
         if isinstance(part, str):
-            found += (await runner.tokenize(Tokenize(part, add_special=not found))).ids
+            ids += (await runner.tokenize(Tokenize(part, add_special=not ids))).ids
         else:
-            found.append(part)
-    return found
+            ids.append(part)
+    return ids
 
 
-def _text_of(given: TextObject, param: str) -> str:
-    if given.multimodal_data:
+def _text_of(text_object: TextObject, param: str) -> str:
+    if text_object.multimodal_data:
         raise Refused(f"{param}: images go with chats, not with texts", param=param)
-    if given.prompt_string is not None:
-        return given.prompt_string
-    if given.content is None:
+    if text_object.prompt_string is not None:
+        return text_object.prompt_string
+    if text_object.content is None:
         raise Refused(f"{param}: the object has neither prompt_string nor content", param=param)
-    return "".join(part.text for part in given.content)
+    return "".join(part.text for part in text_object.content)
 
 
 # OpenAI's newer name of the role that instructs the model; templates know the older one.
@@ -334,27 +334,27 @@ async def converted(
     return [await _converted(one, f"{where}[{i}]", media) for i, one in enumerate(messages)]
 
 
-async def _converted(given: ChatMessage, where: str, media: Media) -> Message:
-    found: Message = {"role": _ROLES.get(given.role, given.role)}
-    calls = list(given.tool_calls or ())
-    if given.function_call is not None:
-        calls.append(ToolCall(given.function_call))
-    if isinstance(given.content, list):
-        found["content"] = await _content(given.content, f"{where}.content", media)
-    elif given.content is not None or not calls:
-        found["content"] = given.content or given.refusal or ""
-    if given.content is None and not calls and given.role in ("user", "system", "developer"):
+async def _converted(message: ChatMessage, where: str, media: Media) -> Message:
+    fields: Message = {"role": _ROLES.get(message.role, message.role)}
+    calls = list(message.tool_calls or ())
+    if message.function_call is not None:
+        calls.append(ToolCall(message.function_call))
+    if isinstance(message.content, list):
+        fields["content"] = await _content(message.content, f"{where}.content", media)
+    elif message.content is not None or not calls:
+        fields["content"] = message.content or message.refusal or ""
+    if message.content is None and not calls and message.role in ("user", "system", "developer"):
         raise Refused(f"{where}.content: is missing", param=f"{where}.content")
     if calls:
-        found["tool_calls"] = [
+        fields["tool_calls"] = [
             tool_call(one.id, one.function.name, one.function.arguments) for one in calls
         ]
     for name in ("name", "tool_call_id"):
-        if (value := getattr(given, name)) is not None:
-            found[name] = value
-    if reasoning := given.reasoning_content or given.reasoning:
-        found["reasoning_content"] = reasoning
-    return found
+        if (value := getattr(message, name)) is not None:
+            fields[name] = value
+    if reasoning := message.reasoning_content or message.reasoning:
+        fields["reasoning_content"] = reasoning
+    return fields
 
 
 async def _content(parts: list[dict[str, Any]], where: str, media: Media) -> str | list[Part]:
@@ -366,16 +366,16 @@ async def _part(part: dict[str, Any], where: str, media: Media) -> Part:
     if kind in ("text", "refusal", "input_text", "output_text"):
         return text_part(_text(part.get("refusal" if kind == "refusal" else "text"), where))
     if kind in _URLS:
-        given = part.get(kind)
-        url = given.get("url") if isinstance(given, dict) else given
+        source = part.get(kind)
+        url = source.get("url") if isinstance(source, dict) else source
         where = f"{where}.{kind}.url"
         return item_part(_URLS[str(kind)], await media.fetch(_text(url, where), where))
     if kind == "input_image":
         where = f"{where}.image_url"
         return item_part("image", await media.fetch(_text(part.get("image_url"), where), where))
     if kind == "input_audio":
-        given, where = part.get("input_audio"), f"{where}.input_audio.data"
-        data = _text(given.get("data") if isinstance(given, dict) else None, where)
+        source, where = part.get("input_audio"), f"{where}.input_audio.data"
+        data = _text(source.get("data") if isinstance(source, dict) else None, where)
         if data[:5].lower() == "data:":
             return item_part("audio", await media.fetch(data, where))
         return item_part("audio", from_base64(data, where))

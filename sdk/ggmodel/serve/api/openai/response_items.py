@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from ....chat.replies import CallArguments, CallBegun, Content, Delta, Reasoning
-from ...answers import Said
+from ...answers import ParsedToken
 from ...chat_requests import Message, check_count, tool_call
 from ...errors import Refused, wrong_body
 from .inputs import ChatMessage, Function, ToolCall
@@ -17,18 +17,18 @@ from .schemas import TokenLogprob, logprobs, new_id
 Item = dict[str, Any]
 
 
-def read_items(given: str | list[Item] | None) -> list[ChatMessage]:
+def read_items(items: str | list[Item] | None) -> list[ChatMessage]:
     """The messages of an input.
 
     Raises:
         Refused: an item is wrong, or of an unsupported type.
     """
-    if isinstance(given, str):
-        return [ChatMessage("user", given)]
-    check_count(given or (), "input")
-    found: list[ChatMessage] = []
+    if isinstance(items, str):
+        return [ChatMessage("user", items)]
+    check_count(items or (), "input")
+    messages: list[ChatMessage] = []
     reasoning: str | None = None
-    for i, item in enumerate(given or ()):
+    for i, item in enumerate(items or ()):
         where = f"input[{i}]"
         kind = item.get("type") or "message"
         if kind == "message":
@@ -37,7 +37,7 @@ def read_items(given: str | list[Item] | None) -> list[ChatMessage]:
             reasoning = _reasoning(item)
             continue
         elif kind == "function_call":
-            message = _call(item, where, found)
+            message = _call(item, where, messages)
         elif kind == "function_call_output":
             id = _text(item, "call_id", where)
             output = item.get("output")
@@ -53,8 +53,8 @@ def read_items(given: str | list[Item] | None) -> list[ChatMessage]:
             continue
         if message.role == "assistant" and reasoning:
             message.reasoning_content, reasoning = reasoning, None
-        found.append(message)
-    return found
+        messages.append(message)
+    return messages
 
 
 def _message(item: Item, where: str) -> ChatMessage:
@@ -240,11 +240,11 @@ class Output:
             message["tool_calls"] = [tool_call(c.call_id, c.name, c.arguments) for c in calls]
         return message
 
-    def take(self, said: Said) -> list[OutputEvent]:
+    def take(self, parsed: ParsedToken) -> list[OutputEvent]:
         """Adds what a token added. Returns the events of that."""
         events: list[OutputEvent] = []
-        tokens = [] if said.token is None else logprobs([said.token])
-        for delta in said.deltas:
+        tokens = [] if parsed.token is None else logprobs([parsed.token])
+        for delta in parsed.deltas:
             events += self._taken(delta, tokens)
             tokens = []
         return events

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct, structs
 from starlette.routing import Route
 
-from ...answers import Answer, Reply, Said
+from ...answers import Answer, ParsedToken, Reply
 from ...chat import ChatProtocol, serve_chat
 from ...chat_requests import Message, functions, prepare
 from ...endpoint import EVENTS, JSON, Answers, Call, Handler, named_event, route
@@ -198,9 +198,9 @@ async def create(call: Call) -> None:
 
 async def count(call: Call) -> None:
     """Count the tokens of a conversation."""
-    given, server = await call.decode(ResponseRequest), call.server
-    request = await Responses(call, given).request()
-    async with server.models.use(given.model, keep_alive=given.keep_alive) as runner:
+    params, server = await call.decode(ResponseRequest), call.server
+    request = await Responses(call, params).request()
+    async with server.models.use(params.model, keep_alive=params.keep_alive) as runner:
         await prepare(runner, request, server.settings)
         number = await prompt_tokens(runner, request)
     await call.json(InputTokens(number))
@@ -213,8 +213,8 @@ async def prompt_tokens(runner: Runner, request: Request) -> int:
         async for one in events:
             if isinstance(one, Started):
                 return len(one.prompt)
-    found = await runner.tokenize(Tokenize(request.prompt))  # type: ignore[arg-type]
-    return len(found.ids)
+    tokens = await runner.tokenize(Tokenize(request.prompt))  # type: ignore[arg-type]
+    return len(tokens.ids)
 
 
 async def show(call: Call) -> None:
@@ -238,68 +238,68 @@ async def list_input(call: Call) -> None:
 
 def _existing(call: Call) -> Kept:
     id = call.path["id"]
-    found = call.server.stored.get(id, call.key)
-    if found is None:
+    kept = call.server.stored.get(id, call.key)
+    if kept is None:
         raise Refused(f"no response has the id {id!r:.100}, or no longer", 404)
-    return found
+    return kept
 
 
 def _kept(call: Call, id: str | None) -> Kept | None:
     if id is None:
         return None
-    found = call.server.stored.get(id, call.key)
-    if found is None:
+    kept = call.server.stored.get(id, call.key)
+    if kept is None:
         raise Refused(
             f"previous_response_id: no response has the id {id!r:.100}, or no longer",
             param="previous_response_id",
             code="previous_response_not_found",
         )
-    return found
+    return kept
 
 
-async def _history(given: ResponseRequest, server: Server, before: Kept | None) -> list[Message]:
+async def _history(params: ResponseRequest, server: Server, before: Kept | None) -> list[Message]:
     """The messages that were kept, and the new ones; without the instructions."""
-    own = await converted(read_items(given.input), server.media.of_request(), "input")
+    own = await converted(read_items(params.input), server.media.of_request(), "input")
     return [*(before.history if before else ()), *own]
 
 
-def _options(given: ResponseRequest) -> dict[str, Any]:
+def _options(params: ResponseRequest) -> dict[str, Any]:
     options: dict[str, Any] = {
         name: value
         for name in ("temperature", "top_p", "seed")
-        if (value := getattr(given, name)) is not None
+        if (value := getattr(params, name)) is not None
     }
-    if given.max_output_tokens is not None:
-        options["max_tokens"] = given.max_output_tokens
-    if given.truncation == "auto":
+    if params.max_output_tokens is not None:
+        options["max_tokens"] = params.max_output_tokens
+    if params.truncation == "auto":
         options["truncate"] = True
-    if _WITH_LOGPROBS in (given.include or ()):
-        options |= {"logprobs": True, "top_logprobs": given.top_logprobs or 0}
+    if _WITH_LOGPROBS in (params.include or ()):
+        options |= {"logprobs": True, "top_logprobs": params.top_logprobs or 0}
     return options
 
 
-def _chat(given: ResponseRequest, history: list[Message], call: Call) -> ChatParams:
-    variables = dict(given.chat_template_kwargs or {})
-    if given.reasoning is not None and given.reasoning.effort is not None:
-        variables.setdefault("reasoning_effort", given.reasoning.effort)
-        if given.reasoning.effort == "none":
+def _chat(params: ResponseRequest, history: list[Message], call: Call) -> ChatParams:
+    variables = dict(params.chat_template_kwargs or {})
+    if params.reasoning is not None and params.reasoning.effort is not None:
+        variables.setdefault("reasoning_effort", params.reasoning.effort)
+        if params.reasoning.effort == "none":
             variables.setdefault("enable_thinking", False)
-    tools = functions("OpenAI", given.tools, call)
-    choice = given.tool_choice or "auto"
+    tools = functions("OpenAI", params.tools, call)
+    choice = params.tool_choice or "auto"
     if isinstance(choice, Choice) and choice.type != "function":
         raise Refused(
             f"tool_choice.type: {choice.type!a:.60} is unsupported; give 'auto', 'none', "
             "'required', or a function with its name",
             param="tool_choice.type",
         )
-    first = [{"role": "system", "content": given.instructions}] if given.instructions else []
+    first = [{"role": "system", "content": params.instructions}] if params.instructions else []
     return ChatParams(
         [*first, *history],
         tools=[_schema_of(tool) for tool in tools],
         variables=variables,
         choice="required" if isinstance(choice, Choice) else choice,
         function=choice.name or None if isinstance(choice, Choice) else None,
-        parallel=given.parallel_tool_calls is not False,
+        parallel=params.parallel_tool_calls is not False,
         strict=any(tool.strict for tool in tools),
     )
 
@@ -328,31 +328,31 @@ class Responses(ChatProtocol[ResponseRequest]):
 
     body = ResponseRequest
 
-    def __init__(self, call: Call, given: ResponseRequest):
-        super().__init__(call, given)
+    def __init__(self, call: Call, params: ResponseRequest):
+        super().__init__(call, params)
         self._items, self._events = Output(), 0
         call.interruption = self._failed
 
     def loading(self) -> dict[str, Any]:
-        return {"keep_alive": self.given.keep_alive}
+        return {"keep_alive": self.params.keep_alive}
 
     async def read(self) -> list[Request]:
-        if self.given.background:
+        if self.params.background:
             raise Refused("background: is unsupported; wait, or stream", param="background")
         return [await self.request()]
 
     async def request(self) -> Request:
         """The request to the runner, as far as it can be made without it."""
-        given, call = self.given, self.call
-        self._before = _kept(call, given.previous_response_id)
-        self._history = await _history(given, call.server, self._before)
-        form = _form(given.text and given.text.format)
-        return Request(_chat(given, self._history, call), _options(given), form)
+        params, call = self.params, self.call
+        self._before = _kept(call, params.previous_response_id)
+        self._history = await _history(params, call.server, self._before)
+        form = _form(params.text and params.text.format)
+        return Request(_chat(params, self._history, call), _options(params), form)
 
     async def whole(self, replies: list[Reply]) -> ResponseAnswer:
         (reply,) = replies
-        for said in reply.said:
-            self._items.take(said)
+        for parsed in reply.parsed:
+            self._items.take(parsed)
         return self._ended(reply.ended)
 
     async def first(self, index: int, answer: Answer) -> Iterable[ResponseStream]:
@@ -361,8 +361,8 @@ class Responses(ChatProtocol[ResponseRequest]):
             ResponseInProgress(response=self._response),
         ]
 
-    def chunks(self, index: int, said: Said) -> Iterable[ResponseStream]:
-        return self._items.take(said)
+    def chunks(self, index: int, parsed: ParsedToken) -> Iterable[ResponseStream]:
+        return self._items.take(parsed)
 
     async def last(self, index: int, answer: Answer) -> Iterable[ResponseStream]:
         cut = answer.ended.reason == "length"
@@ -376,40 +376,40 @@ class Responses(ChatProtocol[ResponseRequest]):
         self._events += 1
         return named_event(part)
 
-    def _failed(self, found: Problem) -> bytes:
-        error = ResponseError("server_error", found.message)
+    def _failed(self, problem: Problem) -> bytes:
+        error = ResponseError("server_error", problem.message)
         failed = structs.replace(self._response, status="failed", error=error)
         return self.frame(ResponseFailed(response=failed))
 
     @cached_property
     def _response(self) -> ResponseAnswer:
-        given = self.given
-        form = (given.text and given.text.format) or Format()
+        params = self.params
+        form = (params.text and params.text.format) or Format()
         return ResponseAnswer(
             id=new_id("resp_"),
             created_at=int(time.time()),
-            instructions=_once(given.instructions),
-            max_output_tokens=given.max_output_tokens,
-            metadata=given.metadata or {},
+            instructions=_once(params.instructions),
+            max_output_tokens=params.max_output_tokens,
+            metadata=params.metadata or {},
             model=self.name,
-            parallel_tool_calls=given.parallel_tool_calls is not False,
-            previous_response_id=given.previous_response_id,
-            reasoning=given.reasoning or ReasoningOptions(),
-            store=given.store is not False,
-            temperature=given.temperature,
+            parallel_tool_calls=params.parallel_tool_calls is not False,
+            previous_response_id=params.previous_response_id,
+            reasoning=params.reasoning or ReasoningOptions(),
+            store=params.store is not False,
+            temperature=params.temperature,
             text=_once({"format": {k: v for k, v in _fields(form) if v is not None}}),
-            tool_choice=given.tool_choice or "auto",
-            tools=_once(given.tools or []),
-            top_p=given.top_p,
-            truncation=given.truncation or "disabled",
-            user=given.user,
+            tool_choice=params.tool_choice or "auto",
+            tools=_once(params.tools or []),
+            top_p=params.top_p,
+            truncation=params.truncation or "disabled",
+            user=params.user,
         )
 
     def _ended(self, ended: Finished) -> ResponseAnswer:
         """The complete answer, which is kept for later requests with its conversation."""
         cut, counts = ended.reason == "length", usage([ended])
         self._items.end("incomplete" if cut else "completed")
-        found = structs.replace(
+        response = structs.replace(
             self._response,
             status="incomplete" if cut else "completed",
             completed_at=None if cut else int(time.time()),
@@ -423,21 +423,21 @@ class Responses(ChatProtocol[ResponseRequest]):
                 total_tokens=counts.total_tokens,
             ),
         )
-        if self.given.store is not False:
-            self._keep(found)
-        return found
+        if self.params.store is not False:
+            self._keep(response)
+        return response
 
-    def _keep(self, found: ResponseAnswer) -> None:
-        call, before, given = self.call, self._before, self.given.input
-        answer = msgspec.json.encode(found)
+    def _keep(self, response: ResponseAnswer) -> None:
+        call, before, inputs = self.call, self._before, self.params.input
+        answer = msgspec.json.encode(response)
         nbytes = len(answer) + len(call.body) + (before.nbytes if before else 0)
-        items: Any = given
-        if isinstance(given, str):
-            content = [{"type": "input_text", "text": given}]
+        items: Any = inputs
+        if isinstance(inputs, str):
+            content = [{"type": "input_text", "text": inputs}]
             items = [{"type": "message", "role": "user", "content": content}]
         items = [{"id": new_id("msg_"), **item} for item in items or ()]
         history = [*self._history, self._items.message()]
-        call.server.stored.put(found.id, Kept(call.key, answer, items, history, nbytes))
+        call.server.stored.put(response.id, Kept(call.key, answer, items, history, nbytes))
 
 
 def _once(value: T) -> T:
