@@ -47,7 +47,7 @@ def is_item(part: object) -> bool:
     return isinstance(kind, str) and kind in _TYPES
 
 
-def hold_items(messages: Sequence[Message]) -> bool:
+def have_items(messages: Sequence[Message]) -> bool:
     """Whether messages seem to hold images, sounds or videos; malformed ones may be any."""
     return any(
         isinstance(message, Mapping)

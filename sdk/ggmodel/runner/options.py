@@ -70,16 +70,16 @@ OF_REQUESTS = {
 }
 
 
-def unknown_option(name: str, known: Collection[str], elsewhere: Mapping[str, str]) -> ConfigError:
+def unknown_option(name: str, names: Collection[str], elsewhere: Mapping[str, str]) -> ConfigError:
     """The error for an option that does not exist.
 
     Args:
-        known: the options that do.
+        names: those of the options that do.
         elsewhere: names in other libraries, and what to write for them here.
     """
     hint = elsewhere.get(name)
     if hint is None:
-        near = difflib.get_close_matches(name, known, 1)
+        near = difflib.get_close_matches(name, names, 1)
         hint = repr(near[0]) if near else ""
         return ConfigError(f"there is no option {name!r}" + (f"; do you mean {hint}?" * bool(hint)))
     return ConfigError(f"there is no option {name!r}; use {hint}")
@@ -166,9 +166,9 @@ class Options(LoadOptions):
     alloc_memory: bool = True
 
     def __post_init__(self):
-        for name, (kinds, wanted) in _KINDS.items():
+        for name, (kinds, description) in _KINDS.items():
             if not isinstance(value := getattr(self, name), kinds):
-                raise ConfigError(f"{name} is {value!r:.80}; it must be {wanted}")
+                raise ConfigError(f"{name} is {value!r:.80}; it must be {description}")
         if self.progress is not None and not callable(self.progress):
             raise ConfigError(f"progress is {self.progress!r:.80}; it must be a function, or None")
         self.gpu_request = parse_gpu_layers(self.gpu_layers)
@@ -351,9 +351,9 @@ def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], Sampler]:
             raise unknown_option(name, RequestOptions.__annotations__, OF_REQUESTS)
     own = {name: options[name] for name in _OF_REQUEST if name in options}
     for name, value in own.items():
-        wanted = _OF_REQUEST[name]
-        if wanted is not None and not _suits(name, value):
-            raise ConfigError(f"{name} is {value!r:.200}; it must be {wanted}")
+        description = _OF_REQUEST[name]
+        if description is not None and not _suits(name, value):
+            raise ConfigError(f"{name} is {value!r:.200}; it must be {description}")
     others = {name: value for name, value in options.items() if name not in own}
     sampler = others.pop("sampler", None)
     if sampler is None:
@@ -382,12 +382,12 @@ def split_template(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str
 
 def _suits(name: str, value: Any) -> bool:
     """Whether an option of a request can have this value."""
-    wanted = _OF_REQUEST[name]
+    description = _OF_REQUEST[name]
     if value is None and name in ("max_tokens", "grammar"):
         return True
-    if wanted == _FLAG:
+    if description == _FLAG:
         return isinstance(value, bool)
-    if wanted == _COUNT:
+    if description == _COUNT:
         return isinstance(value, int) and not isinstance(value, bool) and value >= 0
     if name == "grammar":
         return isinstance(value, Grammar)

@@ -99,7 +99,7 @@ class Tokenizer:
         self._encoder = Encoder(vocab)
         # Only the encoder needs the merges, and drops them once it is built.
         self._vocab = vocab = replace(vocab, merges=None)
-        self._known: dict[int, tuple[bytes, bool]] = {}
+        self._by_id: dict[int, tuple[bytes, bool]] = {}
         self.size = len(vocab.tokens)
         self._read_ends()
         # Only SentencePiece puts a space in front, though byte pair files have the key too.
@@ -263,17 +263,17 @@ class Tokenizer:
 
     def token_bytes(self, id: int) -> bytes:
         """The raw bytes of one token; special tokens give their own text."""
-        entry = self._known.get(id := self._checked(id))
+        entry = self._by_id.get(id := self._checked(id))
         return _token_bytes(self._vocab, id) if entry is None else entry[0]
 
     def bytes_and_start(self, id: int) -> tuple[bytes, bool]:
         """`token_bytes` and `starts_text`, looked up once."""
         try:
-            return self._known[id]
+            return self._by_id[id]
         except (KeyError, TypeError):  # TypeError: no number at all
             id = self._checked(id)
             entry = _token_bytes(self._vocab, id), self._vocab.types[id] in _STARTS
-            self._known[id] = entry
+            self._by_id[id] = entry
             return entry
 
     def token(self, id: int) -> str:

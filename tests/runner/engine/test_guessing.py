@@ -89,9 +89,9 @@ def test_a_token_costs_microseconds():
 def test_costs_are_medians_and_those_not_seen_lie_between():
     costs = Costs()
     for seconds in (1.0, 9.0, 1.2):
-        assert not costs.known(1)
+        assert not costs.measured(1)
         costs.note(1, seconds)
-    assert costs.known(1) and costs.of(1) == 1.2
+    assert costs.measured(1) and costs.of(1) == 1.2
     assert 1.2 < costs.of(2) < 2.4 and costs.of(4) > costs.of(2)
     for seconds in (2.0, 2.0):
         costs.note(5, seconds)

@@ -247,7 +247,7 @@ def test_one_user_whose_image_cannot_be_encoded_fails_alone(
 
     monkeypatch.setattr(Encoded, "_row", fails)
     embeddings = model.embeddings(picture(3))
-    bad = next(e for e in model.engine.images._known.values() if e.embeddings is embeddings)
+    bad = next(e for e in model.engine.images._items.values() if e.embeddings is embeddings)
     running = model.stream([picture(2), *TEXT], max_tokens=12, temperature=0)
     tokens = [next(running).token]
     with pytest.raises(ComputeError, match="the tower fell"):
@@ -370,7 +370,7 @@ def test_images_that_nobody_needs_are_forgotten(open_model: Open, monkeypatch: p
         model.generate([picture(seed)], max_tokens=1)
     gc.collect()
     # Two are kept, one of them in the slot; another one is waited for, and not computed.
-    assert len(model.engine.images._known) == 3
+    assert len(model.engine.images._items) == 3
     assert model.engine.images.nbytes == 2 * ROWS * HIDDEN * 4
     fresh = open_model().generate([picture(100), *TEXT], max_tokens=4, temperature=0)
     assert waiting.run().tokens == fresh.tokens

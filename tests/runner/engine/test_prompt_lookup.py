@@ -40,7 +40,7 @@ SENTENCE = "Once upon a time, there was a little fox named Pip. Pip loved to pla
 @pytest.fixture(autouse=True)
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every batch costs the same: as much is guessed as can be."""
-    monkeypatch.setattr(Costs, "known", lambda self, size: True)
+    monkeypatch.setattr(Costs, "measured", lambda self, size: True)
     monkeypatch.setattr(Costs, "of", lambda self, size: 1.0)
     monkeypatch.setattr(Costs, "largest", property(lambda self: 32))
 

@@ -214,7 +214,7 @@ class Endless:
         end = time.monotonic() + DEADLINE
         try:
             while time.monotonic() < end:
-                self.model.engine.check_wanted()
+                self.model.engine.check_abandoned()
                 time.sleep(0.001)
         except Cancelled:
             self.ended.set()

@@ -42,7 +42,7 @@ def test_a_stall_is_not_remembered(monkeypatch: pytest.MonkeyPatch):
     stopped(grammar_guards._trials)
     with pytest.raises(GrammarError, match=r"busy machine|limits\.grammar_seconds"):
         Grammar.regex("during the long stall")
-    monkeypatch.setattr(grammar_guards, "_PATIENCE", 100)
+    monkeypatch.setattr(grammar_guards, "_BUSY_FACTOR", 100)
     Grammar.regex("during the long stall")
 
 

@@ -458,7 +458,7 @@ def test_bad_items_are_refused_and_others_go_on(
     with pytest.raises(error, match=message):
         model.generate("look", **given)
     assert tokens + [piece.token for piece in running] == want
-    assert not model.engine.images._known
+    assert not model.engine.images._items
 
 
 def test_kinds_that_a_model_does_not_take(open_model: Open):

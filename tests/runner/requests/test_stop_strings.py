@@ -29,7 +29,7 @@ def test_text_ends_at_the_first_stop_string(pieces: list[str], stops: list[str])
     else:
         # The stop string that is complete first decides; of several in one piece the leftmost.
         assert whole.startswith(handed)
-        assert watch.found in stops and whole[len(handed) :].startswith(watch.found)
+        assert watch.stop in stops and whole[len(handed) :].startswith(watch.stop)
 
 
 def test_a_partial_stop_string_is_held_back_until_it_cannot_come_any_more():

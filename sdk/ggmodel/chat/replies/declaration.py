@@ -208,7 +208,7 @@ class DeclaredParser:
     def _run(self, final: bool) -> None:
         while (best := self._best(final)) is not None:
             (field, match), text = best, self._taken(best[1].end)
-            self._say(text[: len(text) - (match.end - match.start)])
+            self._add_text(text[: len(text) - (match.end - match.start)])
             marker = text[len(text) - (match.end - match.start) :]
             opens = self._field is self._rest and field is not self._rest
             if not opens and not marker:
@@ -224,7 +224,7 @@ class DeclaredParser:
             self._end() if final else min((s.hold for _, s in self._watched), default=self._end())
         )
         if hold > self._place:
-            self._say(self._taken(hold))
+            self._add_text(self._taken(hold))
 
     def _turn(self, field: Field, match: Match, text: str, marker: str, opens: bool) -> None:
         """A mark came: the field is another now."""
@@ -260,7 +260,7 @@ class DeclaredParser:
             for call in self._calls(field, body):
                 self._writer.call(call)
         except (Malformed, ValueError, RecursionError):
-            self._writer.say("".join(self._body))
+            self._writer.add("".join(self._body))
 
     def _calls(self, field: Field, body: str) -> list[ToolCall]:
         value = PARSERS[field.content](body, field.args)
@@ -305,14 +305,14 @@ class DeclaredParser:
         waiting = [s.hold for _, s in self._watched if s.match is None]
         return best if final or best[1].start < min(waiting, default=best[1].start + 1) else None
 
-    def _say(self, text: str) -> None:
+    def _add_text(self, text: str) -> None:
         field = self._field
         if field is None or not text:
             return
         if field.name == _CALLS and field is not self._rest:
             self._body.append(text)
         elif field.name in _KINDS:
-            self._writer.say(text)
+            self._writer.add(text)
 
     def _taken(self, place: int) -> str:
         """The held text up to a place, which is held no longer."""

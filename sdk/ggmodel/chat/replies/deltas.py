@@ -121,7 +121,7 @@ class Writer:
     _keep: bool = False  # its space counts
     has_text: bool = False  # the part has more than space
 
-    def say(self, text: str) -> None:
+    def add(self, text: str) -> None:
         """More of the present part."""
         if self._fresh:
             text = text.lstrip()

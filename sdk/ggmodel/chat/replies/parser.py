@@ -33,12 +33,12 @@ class Finder:
         match = self._any.search(text, at)
         if final:
             return (match.start(), match[0]) if match else (len(text), "")
-        hold = self._hold(text, at)
-        if match is None or match.start() >= hold:
-            return hold, ""
+        end = self._open_end(text, at)
+        if match is None or match.start() >= end:
+            return end, ""
         return match.start(), match[0]
 
-    def _hold(self, text: str, at: int) -> int:
+    def _open_end(self, text: str, at: int) -> int:
         start = max(at, len(text) - self._longest + 1)
         while match := self._first.search(text, start):
             if text[match.start() :] in self._begun:
@@ -147,15 +147,15 @@ class BlockReader:
         """Waits for the beginning of what the mark promises."""
         begun = text.lstrip()
         space = len(text) - len(begun)
-        promised = self._found(begun, final)
-        if promised is None and not final and space + len(begun) <= _HEAD:
+        matches = self._matches_start(begun, final)
+        if matches is None and not final and space + len(begun) <= _HEAD:
             return text
-        if not promised:
+        if not matches:
             return self._fail(self.block.open, text)
         self._step = self._value if self._fenced is None else self._until_close
         return text
 
-    def _found(self, begun: str, final: bool) -> bool | None:
+    def _matches_start(self, begun: str, final: bool) -> bool | None:
         """Whether the text begins as it must; None if more of it is needed."""
         block = self.block
         if self._fenced is not None:
@@ -315,7 +315,7 @@ class FamilyParser:
         if self._may_be_bare and (block := self._begins_bare()) is not None:
             return self._open(block)
         start, marker = self._content.find(self._text, 0, final)
-        self._say(self._text[:start])
+        self._add_text(self._text[:start])
         self._text = self._text[start + len(marker) :]
         if not marker:
             return False
@@ -327,13 +327,13 @@ class FamilyParser:
         elif marker not in self._thoughts:
             self._writer.turn()
         elif self._writer.has_text and not self._thoughts[marker].anywhere:
-            self._say(marker)
+            self._add_text(marker)
         else:
             self._think(self._thoughts[marker])
         return True
 
-    def _say(self, text: str) -> None:
-        self._writer.say(text)
+    def _add_text(self, text: str) -> None:
+        self._writer.add(text)
         self._may_be_bare = self._may_be_bare and not self._writer.has_text
 
     def _begins_bare(self) -> Block | None:
@@ -351,7 +351,7 @@ class FamilyParser:
 
     def _in_thought(self, final: bool) -> bool:
         start, marker = self._closes[self._thought.close].find(self._text, 0, final)
-        self._writer.say(self._text[:start])
+        self._writer.add(self._text[:start])
         kept = marker if marker in self._breaks else ""
         self._text = kept + self._text[start + len(marker) :]
         if marker:
@@ -374,7 +374,7 @@ class FamilyParser:
         if not block.ended:
             return False
         if block.failed:
-            self._say(block.raw)
+            self._add_text(block.raw)
             if block.raw and not block.block.open:
                 self._may_be_bare = False
         self._state = self._in_content
@@ -391,7 +391,7 @@ class FamilyParser:
             # Not again: the mark that opened it is content.
             opened = next((o for o in channels.opens if self._text.startswith(o)), "")
             opened = "" if self._header else opened
-            self._say(opened)
+            self._add_text(opened)
             self._text, self._header = self._text[len(opened) :], ""
             self._state = self._in_content
             return True

@@ -271,7 +271,7 @@ class Search:
         self._slots = (-1,) * (2 * len(pattern.names))
         self._last = len(pattern.program) - 1
         self._threads: list[_Thread] = []
-        self._seen: set[int] = set()
+        self._reached: set[int] = set()
         self._best: Match | None = None
         self.match: Match | None = None
         self.hold = place
@@ -319,7 +319,7 @@ class Search:
 
     def _begin(self, place: int) -> None:
         start = (0, place, self._slots, place)
-        self._follow(0, start, place, self._threads, self._seen)
+        self._follow(0, start, place, self._threads, self._reached)
 
     def _step(self, character: str, place: int) -> None:
         if self._best is None:
@@ -337,7 +337,7 @@ class Search:
                 thread[0] + 1, thread, place + 1, threads, reached
             ):
                 break
-        self._threads, self._seen = threads, reached
+        self._threads, self._reached = threads, reached
 
     def _follow(
         self, at: int, thread: _Thread, place: int, threads: list[_Thread], visited: set[int]

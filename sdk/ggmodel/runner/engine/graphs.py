@@ -312,14 +312,14 @@ class Encoders:
         those whose graph cannot be kept."""
         return self._layouts.get(key)
 
-    def know(self, key: bytes, recorded: Recorded) -> list[Layout]:
+    def add_layouts(self, key: bytes, recorded: Recorded) -> list[Layout]:
         """The results of a recorded graph, for `layout` if it can be run again."""
-        found = [Layout.of(made) for made in recorded.made]
+        layouts = [Layout.of(made) for made in recorded.made]
         if recorded.ctx.graph.replayable:
-            self._layouts[key] = found
+            self._layouts[key] = layouts
             while len(self._layouts) > _MOST_LAYOUTS:
                 self._layouts.popitem(last=False)
-        return found
+        return layouts
 
     def run(
         self, key: bytes, prepared: Prepared, record: Callable[[], Recorded]

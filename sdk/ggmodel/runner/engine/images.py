@@ -54,7 +54,7 @@ class Encoded:
         layouts = None if digest == _LARGEST else store.encoders.layout(self._key)
         self._recorded = self._record(first) if layouts is None else None
         if self._recorded is not None:
-            layouts = store.encoders.know(self._key, self._recorded)
+            layouts = store.encoders.add_layouts(self._key, self._recorded)
         self._arrays: list[list[np.ndarray]] = []
         all_layouts = list(layouts or ()) * count
         self.embeddings = [self._embedding(i, x, digest) for i, x in enumerate(all_layouts)]
@@ -103,8 +103,8 @@ class Encoded:
 
     def _run(self, piece: Prepared) -> list[list[np.ndarray]]:
         def recorded() -> Recorded:
-            found, self._recorded = self._recorded, None
-            return found or self._record(piece)
+            graph, self._recorded = self._recorded, None
+            return graph or self._record(piece)
 
         return self._store.encoders.run(self._key, piece, recorded)
 
@@ -200,7 +200,7 @@ class MultimodalStore:
         self.model, self.backend, self.in_thread = model, backend, in_thread
         self.encoders = Encoders(backend)
         self._lock = threading.Lock()
-        self._known: WeakValueDictionary[bytes, Encoded] = WeakValueDictionary()
+        self._items: WeakValueDictionary[bytes, Encoded] = WeakValueDictionary()
         self._making: WeakValueDictionary[bytes, threading.Lock] = WeakValueDictionary()
         self._kept: OrderedDict[bytes, Encoded] = OrderedDict()
 
@@ -210,10 +210,10 @@ class MultimodalStore:
         Raises:
             Unsupported: it takes none.
         """
-        known = self.model.modalities()
-        if kind not in known:
-            raise _untaken(self.model, kind, known)
-        return known[kind]
+        modalities = self.model.modalities()
+        if kind not in modalities:
+            raise _unsupported(self.model, kind, modalities)
+        return modalities[kind]
 
     def encode_media(
         self, kind: str, item: Any, data: Mapping[str, Any] | None = None
@@ -233,21 +233,21 @@ class MultimodalStore:
             Error: the item cannot be opened; see the modality's `open`.
         """
         modality = self.modality(kind)
-        given = _given(modality, kind, item, data or {})
-        opened = modality.open(item) if given is None else given
+        prepared = _ready(modality, kind, item, data or {})
+        opened = modality.open(item) if prepared is None else prepared
         digest = content_key(kind, opened)
         with self._lock:
             making = self._making.setdefault(digest, threading.Lock())
         with making:  # who gives the same item waits for it, others do not
             with self._lock:
-                found = self._known.get(digest)
-            if found is None:
-                prepared = given or self._prepared(modality, opened)
-                found = self._encoded(kind, prepared, digest)
+                encoded = self._items.get(digest)
+            if encoded is None:
+                prepared = prepared or self._prepared(modality, opened)
+                encoded = self._encoded(kind, prepared, digest)
             with self._lock:
-                self._known[digest] = found
-                self._keep(digest, found)
-        return found.embeddings
+                self._items[digest] = encoded
+                self._keep(digest, encoded)
+        return encoded.embeddings
 
     def _keep(self, digest: bytes, encoded: Encoded) -> None:
         """Keeps an item without a prompt that has it, as long as there is room."""
@@ -259,8 +259,8 @@ class MultimodalStore:
     def prepare(self, kind: str, item: Any) -> Prepared:
         """An item as its encoder takes it; see `encode`."""
         modality = self.modality(kind)
-        given = _given(modality, kind, item, {})
-        return given or self._prepared(modality, modality.open(item))
+        prepared = _ready(modality, kind, item, {})
+        return prepared or self._prepared(modality, modality.open(item))
 
     def _encoded(self, kind: str, prepared: Prepared, digest: bytes) -> Encoded:
         return Encoded(self, kind, prepared, digest)
@@ -311,10 +311,10 @@ class MultimodalStore:
     def nbytes(self) -> int:
         """Bytes of system memory that encoded items take."""
         with self._lock:
-            return sum(encoded.nbytes for encoded in self._known.values())
+            return sum(encoded.nbytes for encoded in self._items.values())
 
 
-def _given(modality: Modality, kind: str, item: Any, data: Mapping[str, Any]) -> Prepared | None:
+def _ready(modality: Modality, kind: str, item: Any, data: Mapping[str, Any]) -> Prepared | None:
     """An item that is prepared already; None of one that is to be opened."""
     floats = isinstance(item, np.ndarray) and item.dtype.kind == "f"
     if floats and (kind != "audio" or item.ndim > 1):  # samples have a rate and are opened
@@ -330,15 +330,15 @@ def _given(modality: Modality, kind: str, item: Any, data: Mapping[str, Any]) ->
     return Prepared(item.values, modality.read_data(kind, item.data))
 
 
-_CALLED = {"image": "images", "audio": "audio", "video": "videos"}
+_PLURALS = {"image": "images", "audio": "audio", "video": "videos"}
 
 
-def _untaken(model: Model, kind: str, known: Mapping[str, Modality]) -> Unsupported:
-    said = f"this {type(model).architecture} model takes no {_CALLED.get(kind, repr(kind))}"
-    if known:
-        others = " and ".join(_CALLED.get(name, name) for name in known)
-        return Unsupported(f"{said}; besides text it takes {others}")
+def _unsupported(model: Model, kind: str, modalities: Mapping[str, Modality]) -> Unsupported:
+    message = f"this {type(model).architecture} model takes no {_PLURALS.get(kind, repr(kind))}"
+    if modalities:
+        others = " and ".join(_PLURALS.get(name, name) for name in modalities)
+        return Unsupported(f"{message}; besides text it takes {others}")
     return Unsupported(
-        f"{said}: the file holds no {'audio' if kind == 'audio' else 'vision'} tensors; where they "
-        "lie in a file of their own, give it with mmproj= (--mmproj)"
+        f"{message}: the file holds no {'audio' if kind == 'audio' else 'vision'} tensors; where "
+        "they lie in a file of their own, give it with mmproj= (--mmproj)"
     )

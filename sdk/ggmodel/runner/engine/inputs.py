@@ -108,13 +108,13 @@ class InputTable:
         return numbers
 
     def _check_widths(self, i: int, embedding: MultimodalEmbedding) -> None:
-        found = embedding.width, *embedding.widths
-        known = self.widths | {(width,) for width, *_ in self.widths}
-        if known and found not in known:
-            wanted = " or ".join(map(str, sorted(known)))
+        widths = embedding.width, *embedding.widths
+        allowed = self.widths | {(width,) for width, *_ in self.widths}
+        if allowed and widths not in allowed:
+            listed = " or ".join(map(str, sorted(allowed)))
             raise PromptError(
-                f"input {i}: this multimodal embedding has rows and parts of {found} numbers; the "
-                f"model's have {wanted}"
+                f"input {i}: this multimodal embedding has rows and parts of {widths} numbers; the "
+                f"model's have {listed}"
             )
 
     def _rows(self, inputs: Sequence[Input]) -> dict[int, tuple[MultimodalEmbedding, int]]:
@@ -198,8 +198,8 @@ class InputTable:
         """Rows of the images that belong to one of these inputs each; 0 where none do."""
         if not self.whole:
             return 0
-        found = (self._entries[n].embedding for n in numbers if n < 0)
-        return sum(len(e) if e.used is None else e.used for e in found if e is not None)
+        embeddings = (self._entries[n].embedding for n in numbers if n < 0)
+        return sum(len(e) if e.used is None else e.used for e in embeddings if e is not None)
 
     def resolve(
         self, numbers: np.ndarray, positions: np.ndarray
@@ -291,12 +291,12 @@ class Histories:
             TensorError: the model returns something else.
         """
         ends = np.flatnonzero((np.diff(sequences) != 0) | (np.diff(positions) != 1)) + 1
-        found, begin = [], 0
+        rows, begin = [], 0
         for end in (*ends.tolist(), len(numbers)):
             piece = numbers[begin:end].tolist()
-            found.append(self._continued(int(sequences[begin]), int(positions[begin]), piece))
+            rows.append(self._continued(int(sequences[begin]), int(positions[begin]), piece))
             begin = end
-        return np.ascontiguousarray(np.concatenate(found).T)
+        return np.ascontiguousarray(np.concatenate(rows).T)
 
     def _continued(self, sequence: int, start: int, numbers: Sequence[int]) -> np.ndarray:
         """Components int32 [n, k] of inputs that continue a sequence from `start` on."""
@@ -309,10 +309,10 @@ class Histories:
         """The rows of a sequence, at least n of them."""
         rows = self._rows.get(sequence)
         if rows is None or len(rows) < n:
-            known = 0 if rows is None else len(rows)
-            more = np.zeros((max(n, _ROOM, 2 * known), self._k), np.int32)
+            filled = 0 if rows is None else len(rows)
+            more = np.zeros((max(n, _ROOM, 2 * filled), self._k), np.int32)
             if rows is not None:
-                more[:known] = rows
+                more[:filled] = rows
             self._rows[sequence] = rows = more
         return rows
 

@@ -25,7 +25,7 @@ from .inputs import InputTable
 
 
 @dataclass
-class Known(Step):
+class HeadStep(Step):
     """A step whose hidden states are known.
 
     Attributes:
@@ -56,7 +56,7 @@ class Head:
     def step(self, states: np.ndarray) -> Step:
         """The step of these states, float32 [n, width], in no sequence."""
         n = len(states)
-        step = Known.blank(n, 0, self._model.own_components(), states=states)
+        step = HeadStep.blank(n, 0, self._model.own_components(), states=states)
         step.outputs = np.arange(n, dtype=np.int32)
         return step
 

@@ -25,7 +25,7 @@ _SAMPLES = 5
 # Budget for unprofitable drafts: this many batches, and this share of all time.
 _CREDIT, _ALLOWANCE = 4, 0.02
 # Slowdown allowed to requests without lookup in a batch with draft tokens of others.
-_PATIENCE = 1.25
+_SLOWDOWN = 1.25
 # A smaller gain is within the error of measurement.
 _WORTHWHILE = 1.05
 
@@ -45,7 +45,7 @@ class Costs:
         samples.append(seconds)
         self._medians[size] = sorted(samples)[(len(samples) - 1) // 2], self._clock
 
-    def known(self, size: int) -> bool:
+    def measured(self, size: int) -> bool:
         """Whether this size was measured often enough for comparisons."""
         return len(self._samples.get(size, ())) >= 3
 
@@ -97,10 +97,10 @@ class Speculation:
             return drafts
         self._began = time.perf_counter()
         size, gained = len(ready), float(len(ready))
-        if not self.costs.known(size) or (self._balance or 0.0) < 0:
+        if not self.costs.measured(size) or (self._balance or 0.0) < 0:
             return drafts
         everyone = all(one.request is not None and one.request.lookup is not None for one in ready)
-        longest = math.inf if everyone else _PATIENCE * self.costs.of(size)
+        longest = math.inf if everyone else _SLOWDOWN * self.costs.of(size)
         for sequence in ready:
             request = sequence.request
             if request is None or request.lookup is None or not request.lookup.alike:
@@ -151,7 +151,7 @@ class Speculation:
             self.costs.note(size, seconds)
             seconds = self.costs.of(size)  # without a disturbance of this one
         self._recorded = recorded
-        if not self.costs.known(len(chunks)):
+        if not self.costs.measured(len(chunks)):
             return
         plain = self.costs.of(len(chunks))
         most, saved = _CREDIT * plain, 0.0

@@ -48,7 +48,7 @@ class Scoring:
             self._engine.call(lambda: taken.append(self._take(me)))
             yield taken[0].number
         finally:  # also if Ctrl-C comes as it has just been taken
-            self._engine.post(lambda: [_give_back(one) for one in taken])
+            self._engine.post(lambda: [_release(one) for one in taken])
 
     def _take(self, owner: int) -> Sequence:
         sequences = self._engine.sequences
@@ -178,7 +178,7 @@ class Scoring:
         size = size or engine.batch_size
         planner = BatchPlanner(engine.inputs, size, most, engine.memory_plan.rows, histories)
         for lo, hi in planner.split(tokens.tolist()):
-            engine.check_wanted()
+            engine.check_abandoned()
             step = planner.step_of(
                 tokens[lo:hi].tolist(),
                 range(start + lo, start + hi),
@@ -189,7 +189,7 @@ class Scoring:
             yield graphs.run(step).copy()  # the next run overwrites it
 
 
-def _give_back(sequence: Sequence) -> None:
+def _release(sequence: Sequence) -> None:
     with suppress(Error):  # of a lost device: who comes next gets the error
         sequence.release()
         sequence.cut(0)

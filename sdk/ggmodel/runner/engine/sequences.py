@@ -369,14 +369,14 @@ class Sequences:
         if not free:
             return None
         with self.change() as cache:
-            known = {one: one.cached(cache, prompt[:-1]) for one in self.all}
-            taken = max(free, key=lambda one: (known[one], -one.used))
-            source = max(self.all, key=lambda one: known[one])
-            if known[source] > known[taken]:
+            cached = {one: one.cached(cache, prompt[:-1]) for one in self.all}
+            taken = max(free, key=lambda one: (cached[one], -one.used))
+            source = max(self.all, key=lambda one: cached[one])
+            if cached[source] > cached[taken]:
                 taken = min(free, key=lambda one: one.used)
             else:
                 source = taken
-            taken.begin(prompt, source, known[source])
+            taken.begin(prompt, source, cached[source])
         self._clock += 1
         taken.used = self._clock
         return taken

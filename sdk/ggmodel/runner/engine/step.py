@@ -44,8 +44,8 @@ class Chunk(NamedTuple):
     @property
     def certain(self) -> Chunk:
         """The chunk without its draft tokens."""
-        known = self.numbers[: len(self.numbers) - self.drafted]
-        return Chunk(self.sequence, self.start, known, self.last)
+        numbers = self.numbers[: len(self.numbers) - self.drafted]
+        return Chunk(self.sequence, self.start, numbers, self.last)
 
 
 class BatchPlanner:

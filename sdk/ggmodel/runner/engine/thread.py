@@ -123,8 +123,8 @@ class EngineThread(ABC):
     def call(self, work: Callable[[], T]) -> T:
         """Runs `work` in the engine's thread, between two steps, and returns or raises as it does.
 
-        Ctrl-C ends the wait: work that has not begun never does then, and `check_wanted` ends work
-        under way.
+        Ctrl-C ends the wait: work that has not begun never does then, and `check_abandoned` ends
+        work under way.
 
         Raises:
             GraphError: the engine is closed, or belongs to another process.
@@ -181,7 +181,7 @@ class EngineThread(ABC):
                 "along: load it in the child, or start children by spawn"
             )
 
-    def check_wanted(self) -> None:
+    def check_abandoned(self) -> None:
         """Raises Cancelled in a job whose caller waits no longer. For long jobs."""
         if self._running is not None and self._running.abandoned:
             raise Cancelled("the caller no longer waits for this")
@@ -228,7 +228,7 @@ class EngineThread(ABC):
         """Takes in messages and computes until there is nothing to do; False at the end."""
         while not self._ending:
             while not self._inbox.empty():
-                self._take_in(self._inbox.get_nowait())
+                self._receive(self._inbox.get_nowait())
             if self._ending:
                 break
             computed = False
@@ -236,7 +236,7 @@ class EngineThread(ABC):
                 with self._turn.lock:
                     computed = self.step()
             except BaseException as error:  # the thread must live
-                self._give_up(error)
+                self._fail(error)
             idle = not computed and self._inbox.empty()
             if idle and not self._guarded(self.stalled) and not self._jobs:
                 return True
@@ -253,7 +253,7 @@ class EngineThread(ABC):
         self._ident = 0  # another thread may get the number
         return False
 
-    def _take_in(self, message: _Job | Callable[[], object] | None) -> None:
+    def _receive(self, message: _Job | Callable[[], object] | None) -> None:
         self._ident = threading.get_ident()
         if message is None:
             self._ending = True
@@ -266,10 +266,10 @@ class EngineThread(ABC):
         try:
             return call()
         except BaseException as error:
-            self._give_up(error)
+            self._fail(error)
             return None
 
-    def _give_up(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException) -> None:
         with suppress(BaseException):
             self.abandon(error)
 
@@ -290,7 +290,7 @@ def _serve(inbox: SimpleQueue[Any], owner: weakref.ref[EngineThread]) -> None:
         thread = owner()
         if thread is None:
             return
-        thread._take_in(message)
+        thread._receive(message)
         del message  # a job's result may be large
         if not thread._work():
             return

@@ -140,7 +140,7 @@ class AnswerText:
         return self._watched(text) if self._stop.watches else text
 
     def _watched(self, text: str) -> str:
-        text, self.stop = self._stop.push(text), self._stop.found
+        text, self.stop = self._stop.push(text), self._stop.stop
         return text
 
     def flush(self) -> str:
@@ -162,7 +162,7 @@ class StopStrings:
         self._stops = [s for s in stops if s]
         self._held = ""
         self.stopped, self.watches = False, bool(self._stops)
-        self.found: str | None = None
+        self.stop: str | None = None
 
     def push(self, text: str) -> str:
         """The text that can be handed out now; `stopped` tells whether a stop string came."""
@@ -171,7 +171,7 @@ class StopStrings:
         held = self._held + text
         places = [(i, s) for s in self._stops if (i := held.find(s)) >= 0]
         if places:
-            first, self.found = min(places, key=lambda place: place[0])
+            first, self.stop = min(places, key=lambda place: place[0])
             self.stopped, self._held = True, ""
             return held[:first]
         keep = max(_overlap(held, s) for s in self._stops)

@@ -93,8 +93,8 @@ class Generation:
         self._delivery = Delivery(engine.wake)
         self._error: BaseException | None = None
         self.tokens: list[int] = []
-        guessing = prompt_lookup and engine.can_rewind
-        self.lookup = Lookup(prompt.tolist()) if guessing else None
+        speculates = prompt_lookup and engine.can_rewind
+        self.lookup = Lookup(prompt.tolist()) if speculates else None
         self.reused = self.drafted = self.accepted = 0
         self.logprobs: list[float] = []
         self.top_logprobs: list[Any] = []

@@ -70,11 +70,11 @@ def check_lark(text: str) -> None:
     plain, schemas = _separated(text, time)
     for schema in schemas:
         _check_schema(schema, time)
-    starts = [found.start() for found in _RULE.finditer(plain)] + [len(plain)]
+    starts = [rule.start() for rule in _RULE.finditer(plain)] + [len(plain)]
     bodies = dict[str, str]()
     for start, end in pairwise(starts):
-        if found := _TERMINAL.match(plain, start):
-            bodies[found[1]] = plain[found.end() : end]
+        if terminal := _TERMINAL.match(plain, start):
+            bodies[terminal[1]] = plain[terminal.end() : end]
     width = min(len(set(text)), 256)
     joins = dict[str, int]()
     for name in bodies:
@@ -101,11 +101,11 @@ def _separated(text: str, time: _Time) -> tuple[str, list[Any]]:
     """A grammar without literals and comments, and the JSON schemas in it."""
     lexed = _ESCAPE.sub("  ", text)  # of the same length
     plain, schemas, end = list[str](), list[Any](), 0
-    while found := _TOKEN.search(lexed, end):
+    while match := _TOKEN.search(lexed, end):
         time.check()
-        plain += [lexed[end : found.start()], " "]
-        end = found.end()
-        if found[1]:
+        plain += [lexed[end : match.start()], " "]
+        end = match.end()
+        if match[1]:
             try:
                 schema, end = json.JSONDecoder().raw_decode(text, end)
             except (ValueError, RecursionError) as error:
@@ -113,14 +113,14 @@ def _separated(text: str, time: _Time) -> tuple[str, list[Any]]:
                     f"this grammar cannot be used: a schema in it is no JSON: {error}"
                 ) from None
             schemas.append(schema)
-        elif found[2]:
+        elif match[2]:
             end = len(lexed)
     return "".join([*plain, lexed[end:]]), schemas
 
 
 def _check_schema(schema: Any, time: _Time) -> None:
     try:
-        seen = set[frozenset[int]]()
+        visited = set[frozenset[int]]()
         todo: list[Iterator[tuple[Any, ...]]] = [iter([(schema,)])]
         definitions = _Definitions(schema, time)
         while todo:
@@ -130,10 +130,10 @@ def _check_schema(schema: Any, time: _Time) -> None:
                 continue
             time.check()
             key = frozenset(map(id, together))
-            if key in seen:
+            if key in visited:
                 continue
-            seen.add(key)
-            if len(seen) > _MOST_STEPS:
+            visited.add(key)
+            if len(visited) > _MOST_STEPS:
                 raise GrammarError(_TOO_MANY)
             for parts in definitions.together(together):
                 _check(definitions.branches(parts))
@@ -142,20 +142,20 @@ def _check_schema(schema: Any, time: _Time) -> None:
         raise GrammarError("this JSON schema is nested too deeply, or its references are") from None
 
 
-def _joins(name: str, bodies: dict[str, str], known: dict[str, int]) -> int:
+def _joins(name: str, bodies: dict[str, str], counts: dict[str, int]) -> int:
     """How often a terminal, with those it names, joins patterns."""
-    if name not in known:
-        known[name] = 0  # a terminal that names itself is refused by llguidance
+    if name not in counts:
+        counts[name] = 0  # a terminal that names itself is refused by llguidance
         try:
             inner = sum(
-                _joins(word, bodies, known)
+                _joins(word, bodies, counts)
                 for word in re.findall(r"[A-Z_][A-Z0-9_]*", bodies[name])
                 if word in bodies
             )
         except RecursionError:
             raise GrammarError("the terminals of this grammar are nested too deeply") from None
-        known[name] = min(inner + bodies[name].count("&"), 1000)
-    return known[name]
+        counts[name] = min(inner + bodies[name].count("&"), 1000)
+    return counts[name]
 
 
 def _check(branches: Iterable[int]) -> None:
@@ -213,11 +213,11 @@ class _Definitions:
             if isinstance(choices, list) and choices:
                 ways = chain.from_iterable(self._variants(way, followed) for way in choices)
                 combined.append(list({tuple(map(id, way)): way for way in ways}.values()))
-        found = self._crossed(combined)
-        self._steps += 2 + sum(map(len, found))
+        variants = self._crossed(combined)
+        self._steps += 2 + sum(map(len, variants))
         if self._steps > _MOST_STEPS:
             raise GrammarError(_TOO_MANY)
-        return found
+        return variants
 
     def _crossed(self, groups: Iterable[list[_Parts]]) -> list[_Parts]:
         """Each way to satisfy one of the first group, one of the second, and so on; one way with
@@ -249,12 +249,12 @@ def _children(parts: _Parts) -> Iterator[tuple[Any, ...]]:
             yield tuple(chain(*others))
         else:
             yield from ((child,) for child in chain(*others))
-        found = dict[Any, list[Any]]()
+        by_name = dict[Any, list[Any]]()
         for part in parts:
             for name, child in _items(part.get(named)):
-                found.setdefault(name, []).append(child)
+                by_name.setdefault(name, []).append(child)
         more = tuple(chain(*others)) if len(parts) > 1 else ()
-        yield from (tuple(children) + more for children in found.values())
+        yield from (tuple(children) + more for children in by_name.values())
 
 
 def _other_properties(part: dict[str, Any]) -> list[Any]:
@@ -281,7 +281,7 @@ def _items(children: Any) -> Iterator[tuple[Any, Any]]:
 
 _REMEMBERED = 1000
 _START = 60.0  # seconds for the process to begin, on a busy machine
-_PATIENCE = 10  # times as long as it may work, on a busy machine
+_BUSY_FACTOR = 10  # times as long as it may work, on a busy machine
 _AGAIN = 600.0  # seconds from a failed start to the next
 
 
@@ -302,9 +302,9 @@ class _Trials:
         """
         seconds, memory = limits.grammar_seconds, limits.grammar_memory
         key = hashlib.sha256(definition.encode(errors="surrogatepass")).digest(), seconds, memory
-        known = self._verdicts.get(key)
-        if known is not None:  # without waiting for the trial of another
-            return known
+        verdict = self._verdicts.get(key)
+        if verdict is not None:  # without waiting for the trial of another
+            return verdict
         with self._lock:
             if key not in self._verdicts:
                 reason, lasting = self._try("definition", definition, seconds, memory)
@@ -323,21 +323,21 @@ class _Trials:
             GrammarError: it is broken, or has what only llama.cpp knows.
         """
         with self._lock:
-            found, _ = self._try("gbnf", gbnf, limits.grammar_seconds, limits.grammar_memory)
-        if isinstance(found, str):
-            raise GrammarError(f"this GBNF cannot be used: {found}")
-        return found[0]
+            result, _ = self._try("gbnf", gbnf, limits.grammar_seconds, limits.grammar_memory)
+        if isinstance(result, str):
+            raise GrammarError(f"this GBNF cannot be used: {result}")
+        return result[0]
 
     def _try(self, kind: str, text: str, seconds: float, memory: int) -> tuple[Any, bool]:
         """The process's answer, or the reason why it has none, and whether it would be the same
         another time."""
         process = self._running()
         line = json.dumps([kind, text, seconds, memory]).encode() + b"\n"
-        answer = self._answer(process, line, seconds * _PATIENCE)
+        answer = self._answer(process, line, seconds * _BUSY_FACTOR)
         if answer is None:
             return (
-                f"compiling it took more than {seconds * _PATIENCE:g} seconds on a busy machine "
-                f"({_PATIENCE} times limits.grammar_seconds); try again"
+                f"compiling it took more than {seconds * _BUSY_FACTOR:g} seconds on a busy machine "
+                f"({_BUSY_FACTOR} times limits.grammar_seconds); try again"
             ), False
         if answer:
             return json.loads(answer), True
@@ -357,7 +357,7 @@ class _Trials:
         """The process's next line, None if it takes too long, or nothing if the process ends."""
         answers: SimpleQueue[bytes] = SimpleQueue()
 
-        def ask() -> None:
+        def exchange() -> None:
             assert process.stdin is not None and process.stdout is not None
             answer = b""
             with suppress(OSError, ValueError):
@@ -367,7 +367,7 @@ class _Trials:
             answers.put(answer)
 
         try:
-            threading.Thread(target=ask, name="ggmodel-grammar-trial", daemon=True).start()
+            threading.Thread(target=exchange, name="ggmodel-grammar-trial", daemon=True).start()
             answer = answers.get(timeout=min(seconds, threading.TIMEOUT_MAX))
         except Empty:
             answer = None

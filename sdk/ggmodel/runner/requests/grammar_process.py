@@ -78,7 +78,7 @@ def _as_lark(gbnf: str) -> list[str] | str:
         kind.is_terminal = lambda node: False
     names = _Names()
     try:
-        return [gbnf_to_lark.gbnf_to_lark(_GBNF.sub(lambda found: _plain(found, names), gbnf))]
+        return [gbnf_to_lark.gbnf_to_lark(_GBNF.sub(lambda match: _plain(match, names), gbnf))]
     except RecursionError:
         return "it is nested too deeply"
     except Exception as error:  # it raises many kinds
@@ -89,24 +89,24 @@ class _Names:
     """Names that stay apart in Lark's form, where case and hyphens are lost."""
 
     def __init__(self) -> None:
-        self._known, self._taken = {"root": "root"}, {"start"}
+        self._renamed, self._taken = {"root": "root"}, {"start"}
 
     def of(self, name: str) -> str:
-        if name not in self._known:
+        if name not in self._renamed:
             own = name if name[0].isalpha() else f"rule-{name}"
             while (key := re.sub("([a-z])([A-Z])", r"\1_\2", own.replace("-", "_")).lower()) in (
                 self._taken
             ):
                 own += "-other"
             self._taken.add(key)
-            self._known[name] = own
-        return self._known[name]
+            self._renamed[name] = own
+        return self._renamed[name]
 
 
-def _plain(found: re.Match[str], names: _Names) -> str:
+def _plain(match: re.Match[str], names: _Names) -> str:
     """A part of a grammar in which characters stand for themselves, as far as they can, and each
     is on its own: a lexer that has begun with a longer text would not turn back."""
-    text = found[0]
+    text = match[0]
     if text == ".":
         return _ANY
     if text[0] == '"':
@@ -118,13 +118,13 @@ def _plain(found: re.Match[str], names: _Names) -> str:
     return text if text[0] in "#{" else names.of(text)
 
 
-def _character(found: re.Match[str]) -> str:
-    digits = found[1] or found[2] or found[3]
+def _character(match: re.Match[str]) -> str:
+    digits = match[1] or match[2] or match[3]
     if digits is None:
-        return found[0]
+        return match[0]
     code = int(digits, 16)
     if code > sys.maxunicode or 0xD800 <= code < 0xE000:
-        raise ValueError(f"{found[0]} is no character")
+        raise ValueError(f"{match[0]} is no character")
     character = chr(code)
     if code < 0x80 and not character.isalnum():
         return f"\\x{code:02x}"

@@ -34,18 +34,18 @@ _POOLINGS: tuple[Pooling, ...] = ("mean", "cls", "last")
 _BY_NUMBER: dict[int, Pooling] = {0: "mean", 1: "mean", 2: "cls", 3: "last"}
 
 
-def pooling_of(metadata: Mapping[str, Any], wanted: str | None) -> Pooling:
-    """The pooling that is wanted, or else the file's; the mean where it names none.
+def pooling_of(metadata: Mapping[str, Any], name: str | None) -> Pooling:
+    """The pooling of this name, or else the file's; the mean where it names none.
 
     Raises:
         ConfigError: no pooling has that name.
         Unsupported: the file's pooling is of another kind.
     """
     for pooling in _POOLINGS:
-        if wanted == pooling:
+        if name == pooling:
             return pooling
-    if wanted is not None:
-        raise ConfigError(f"there is no pooling {wanted!r}; there is {', '.join(_POOLINGS)}")
+    if name is not None:
+        raise ConfigError(f"there is no pooling {name!r}; there is {', '.join(_POOLINGS)}")
     number = KeyValues(metadata).get("pooling_type", int) or 0
     if number not in _BY_NUMBER:
         raise Unsupported(
@@ -134,12 +134,12 @@ def _pool(
         pieces = [text[start : start + engine.batch_size] for text in texts]
         sequences = np.repeat(np.arange(len(texts), dtype=np.int32), [len(p) for p in pieces])
         positions = np.concatenate([np.arange(len(p), dtype=np.int32) for p in pieces]) + start
-        wanted = {
+        selected = {
             "mean": positions >= 0,
             "cls": positions == 0,
             "last": positions == last[sequences],
         }
-        outputs = np.flatnonzero(wanted[pooling]).astype(np.int32)
+        outputs = np.flatnonzero(selected[pooling]).astype(np.int32)
         tokens = np.concatenate(pieces)
         step = Step(tokens, positions, sequences, outputs)
         if graphs.histories is not None:
@@ -171,7 +171,7 @@ def normalized(rows: np.ndarray) -> np.ndarray:
     return (rows / np.where(lengths > 0, lengths, 1)).astype(np.float32)
 
 
-_PATIENCE = 0.3  # seconds that closing waits for a step in another process
+_CLOSE_SECONDS = 0.3  # seconds that closing waits for a step in another process
 
 
 class LoadedModel(Answering, Closing):
@@ -313,10 +313,10 @@ class LoadedModel(Answering, Closing):
             ImageError, AudioError, VideoError: the item cannot be read.
             PromptError: the array does not suit the model, or holds NaN.
         """
-        found = self.embeddings(item, kind, **data)
-        for one in found:
+        embeddings = self.embeddings(item, kind, **data)
+        for one in embeddings:
             one.compute()
-        return found
+        return embeddings
 
     @reported
     def encode_image(self, image: Any, /, **data: Any) -> list[MultimodalEmbedding]:
@@ -335,7 +335,7 @@ class LoadedModel(Answering, Closing):
         """Frees everything; idempotent. A forked child leaves that to its parent."""
         if self.engine.forked:
             return
-        if not self.engine.close(None if self.devices.runner is None else _PATIENCE):
+        if not self.engine.close(None if self.devices.runner is None else _CLOSE_SECONDS):
             self.devices.close()  # ends the process that computes, and so its step
             self.engine.close()
         self.backend.close()

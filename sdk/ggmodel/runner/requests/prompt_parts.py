@@ -35,16 +35,16 @@ def kind_of(item: object, kinds: Collection[str]) -> str:
             "a prompt is text, or a list of texts, token ids and images, not of "
             f"{type(item).__name__}; batch(prompts) takes several prompts"
         )
-    looked = _looked(item)
-    if looked is None and len(kinds) > 1:
+    detected = _detected(item)
+    if detected is None and len(kinds) > 1:
         shown = " or ".join(f"{{'type': {kind!r}, {kind!r}: …}}" for kind in kinds)
         raise PromptError(
             f"an item of type {type(item).__name__} may be of several kinds; give {shown}"
         )
-    return looked or next(iter(kinds), "image")
+    return detected or next(iter(kinds), "image")
 
 
-def _looked(item: object) -> str | None:
+def _detected(item: object) -> str | None:
     """The kind by type and content; None if it could be any."""
     if isinstance(item, (np.ndarray, Prepared)):
         return None

@@ -139,10 +139,10 @@ class Prompts:
 
     def _checked(self, numbers: list[int] | np.ndarray) -> np.ndarray:
         """The numbers as an array, negative ones only if `number` made them."""
-        known = isinstance(numbers, np.ndarray)
-        for n in dict.fromkeys(numbers.tolist() if known else numbers):
+        numbered = isinstance(numbers, np.ndarray)
+        for n in dict.fromkeys(numbers.tolist() if numbered else numbers):
             token: int | None = n
-            if known and n < 0:
+            if numbered and n < 0:
                 place = self._inputs[n]
                 laid = place.embedding is not None and not place.whole
                 token = None if laid else place.token  # a placeholder may be any
@@ -222,17 +222,15 @@ class Prompts:
         return self.vocabulary().encode(text)
 
     def _in_the_middle(self, text: str) -> list[int]:
-        known = self.tokenizer or self.engine.model.tokenizer or self.vocabulary()
-        return known.encode(text, add_special=False)
+        tokenizer = self.tokenizer or self.engine.model.tokenizer or self.vocabulary()
+        return tokenizer.encode(text, add_special=False)
 
     def _item(self, part: Any) -> list[MultimodalEmbedding]:
         """The embeddings of an item in a prompt, not computed yet."""
         if _are_embeddings(part):
             return part
-        found = item_of(part)
-        if found is None:
-            found = kind_of(part, self.engine.model.modalities()), part
-        return self.engine.images.encode_media(*found)
+        item = item_of(part) or (kind_of(part, self.engine.model.modalities()), part)
+        return self.engine.images.encode_media(*item)
 
     def marker(self, kind: str) -> str:
         """The marker of an item in a text.
@@ -268,8 +266,8 @@ class Prompts:
         chosen = ChatTemplate.from_metadata(metadata, self.vocabulary(), template)
         messages, items = take_items(messages)
         markers = {kind: self.marker(kind) for kind, _ in items}
-        given = {"tools": tools, **(variables or {}), "continues": continues}
-        text = chosen.render(messages, markers=markers, **given)
+        options = {"tools": tools, **(variables or {}), "continues": continues}
+        text = chosen.render(messages, markers=markers, **options)
         return Rendered(text, markers, items, chosen.tokenize)
 
     def chat(self, rendered: Rendered) -> list[Any]:
@@ -289,17 +287,17 @@ class Prompts:
         chosen = ChatTemplate.from_metadata(metadata, self.tokenizer, template)
         return chosen.render([{"role": "user", "content": "?"}], **(variables or {}))
 
-    def with_items(self, prompt: Prompt, given: Mapping[str, Iterable[Any]]) -> Prompt:
+    def with_items(self, prompt: Prompt, lists: Mapping[str, Iterable[Any]]) -> Prompt:
         """A text with images and other items in the places of their markers, or before it.
 
         Args:
-            given: option → its items: "images", "audio", "videos".
+            lists: option → its items: "images", "audio", "videos".
 
         Raises:
             PromptError: markers do not match, or the prompt is no text.
         """
         items: list[tuple[str, Any]] = []
-        for option, some in given.items():
+        for option, some in lists.items():
             if isinstance(some, (str, bytes)) or not isinstance(some, Iterable):
                 called = option if option != "audio" else "sounds"
                 raise PromptError(
@@ -310,17 +308,17 @@ class Prompts:
         if not items:
             return prompt
         if not isinstance(prompt, str):
-            option = next(name for name, some in given.items() if some)
+            option = next(name for name, some in lists.items() if some)
             raise PromptError(
                 f"{option}= goes with a text; put them into the list where they belong"
             )
         markers = {kind: self.marker(kind) for kind, _ in items}
-        found = split_at(prompt, markers.values())[1]
-        before = [(kind, item) for kind, item in items if markers[kind] not in found]
-        within = [(kind, item) for kind, item in items if markers[kind] in found]
-        if wrong := mismatch(found, [kind for kind, _ in within], markers):
+        occurring = split_at(prompt, markers.values())[1]
+        before = [(kind, item) for kind, item in items if markers[kind] not in occurring]
+        within = [(kind, item) for kind, item in items if markers[kind] in occurring]
+        if wrong := mismatch(occurring, [kind for kind, _ in within], markers):
             raise PromptError(f"the prompt holds {wrong}")
-        first = [self._given(kind, item) for kind, item in before]
+        first = [self._embeddings(kind, item) for kind, item in before]
         if not within:
             return [*first, prompt]
         markers = {kind: markers[kind] for kind, _ in within}
@@ -340,16 +338,16 @@ class Prompts:
             markers: by kind; as many of each in the text as there are items of it.
             begin: token ids of the first text.
         """
-        texts, found = split_at(text, markers.values())
-        queues: dict[str, list[tuple[str, Any]]] = {marker: [] for marker in found}
+        texts, occurring = split_at(text, markers.values())
+        queues: dict[str, list[tuple[str, Any]]] = {marker: [] for marker in occurring}
         for kind, item in items:
             queues[markers[kind]].append((kind, item))
         pieces: list[Any] = [Text(texts[0], begin)]
-        for marker, after in zip(found, texts[1:], strict=True):
-            pieces += [self._given(*queues[marker].pop(0)), Text(after, self._in_the_middle)]
+        for marker, after in zip(occurring, texts[1:], strict=True):
+            pieces += [self._embeddings(*queues[marker].pop(0)), Text(after, self._in_the_middle)]
         return pieces
 
-    def _given(self, kind: str, item: Any) -> list[MultimodalEmbedding]:
+    def _embeddings(self, kind: str, item: Any) -> list[MultimodalEmbedding]:
         """The embeddings of an item that is given as such: strings are paths and data URLs."""
         return item if _are_embeddings(item) else self.engine.images.encode_media(kind, item)
 

@@ -166,8 +166,8 @@ class Sampler:
                 adjusted[self._biased] = logits[self._biased] + self._bias
             if penalised:
                 ids, counts = np.unique(np.asarray(window, np.int64), return_counts=True)
-                known = (ids >= 0) & (ids < len(logits))  # others stand for images
-                ids, counts = ids[known], counts[known]
+                inside = (ids >= 0) & (ids < len(logits))  # others stand for images
+                ids, counts = ids[inside], counts[inside]
                 old = adjusted[ids].astype(np.float64)
                 new = np.where(old > 0, old / self.repeat_penalty, old * self.repeat_penalty)
                 new -= counts * self.frequency_penalty + self.presence_penalty
@@ -237,17 +237,17 @@ class Sampler:
                 ids = reaching(logits, least)
                 return ids, weights(logits[ids], best, self.temperature), None
         total = mass(logits, best, self.temperature)
-        wanted = total * (self.top_p if self.top_p < 1 else uniform)
+        target = total * (self.top_p if self.top_p < 1 else uniform)
         # The weight of every 32nd logit tells how far down to look. It may be wrong, but a sum
-        # beyond what is wanted proves that no other token matters.
+        # beyond the target proves that no other token matters.
         some = np.sort(logits[::_STRIDE])
         below = _STRIDE * weights(some, best, self.temperature).cumsum()
         for part in (0.7, 0.1, 0.01):
-            at = int(below.searchsorted(part * (total - wanted)))
+            at = int(below.searchsorted(part * (total - target)))
             edge = float(some[max(0, min(at, len(some) - _STRIDE // 2))])
             ids = reaching(logits, max(edge, least))
             shares = weights(logits[ids], best, self.temperature)
-            if edge <= least or shares.sum() > wanted * (1 + 1e-9):
+            if edge <= least or shares.sum() > target * (1 + 1e-9):
                 return ids, shares, total
         ids = largest(logits, len(logits))
         return ids, weights(logits[ids], best, self.temperature), total

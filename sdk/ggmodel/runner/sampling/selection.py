@@ -104,8 +104,8 @@ def weights(
 def mass(logits: np.ndarray, best: float, temperature: float) -> float:
     """The sum of `weights`."""
     buffer = np.empty(_PART)
-    found = (weights(part, best, temperature, buffer[: len(part)]) for part in parts(logits))
-    return sum(float(w.sum()) for w in found)
+    pieces = (weights(part, best, temperature, buffer[: len(part)]) for part in parts(logits))
+    return sum(float(w.sum()) for w in pieces)
 
 
 def parts(logits: np.ndarray) -> Iterator[np.ndarray]:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from ...bounds import limits, one_request
-from ...chat.messages import hold_items
+from ...chat.messages import have_items
 from ...errors import Busy, Cancelled, ConfigError, Error, FormatError
 from ...ml.runner_discovery import answer
 from ...platforms.processes import give_memory_back
@@ -77,7 +77,7 @@ class Pools:
         if isinstance(prompt, ChatParams):
             if prompt.template is not None:
                 return "template"
-            media = hold_items(prompt.messages)
+            media = have_items(prompt.messages)
         else:
             parts = prompt if isinstance(prompt, list) else ()
             media = any(not isinstance(part, (int, str)) for part in parts)
