@@ -15,7 +15,7 @@ from huggingface_hub.utils._xet_progress_reporting import XetDownloadProgressRep
 from ggmodel import names
 from ggmodel.errors import ConfigError, DownloadError, Error, FormatError, ModelNotFound
 from ggmodel.names import transfers
-from ggmodel.serve.errors import problem
+from ggmodel.serve.errors import problem_of
 
 from .conftest import Homes
 from .hub_server import Answer, Hub
@@ -112,7 +112,7 @@ def test_half_a_download_is_never_found(hub: Hub, homes: Homes):
     with pytest.raises(DownloadError, match=r"the same command goes on where it stopped") as raised:
         names.find("org/repo")
     assert raised.type is DownloadError  # by whose name other processes know it
-    answer = problem(raised.value)
+    answer = problem_of(raised.value)
     assert (answer.status, answer.code) == (502, "download_failed")
     assert not names.stored()
     with pytest.raises(ModelNotFound):

@@ -13,7 +13,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 from ggmodel.cli.serve import make_server
-from ggmodel.serve.batch import Answers, Requests
+from ggmodel.serve.batch import AnswerFile, RequestFile
 from ggmodel.serve.batch.on_ray import answer_on_ray
 
 # Ray warns of its own code.
@@ -23,14 +23,14 @@ ASSETS = Path(__file__).parents[2] / "examples" / "assets"
 COUNT = 160
 
 
-def requests(path: Path) -> Requests:
+def requests(path: Path) -> RequestFile:
     with open(path, "w") as file:
         for i in range(COUNT):
             messages = [{"role": "user", "content": f"Tell story {i}."}]
             body = {"messages": messages, "max_tokens": 30, "temperature": 0}
             line = {"custom_id": f"r{i}", "method": "POST", "url": "/v1/chat/completions"}
             file.write(json.dumps({**line, "body": body}) + "\n")
-    return Requests(path)
+    return RequestFile(path)
 
 
 def server() -> Any:
@@ -55,7 +55,7 @@ def test_every_request_is_answered_once_though_a_node_is_lost(cluster: Cluster, 
 
     loser = threading.Thread(target=lose_a_node)
     loser.start()
-    with Answers(tmp_path / "answers", asked) as answers:
+    with AnswerFile(tmp_path / "answers", asked) as answers:
         told: list[int] = []
         answer_on_ray(asked, answers, server, 4, 2, told.append, cpus=1.0)
     loser.join(10)

@@ -12,7 +12,7 @@ import numpy as np
 from ggmodel import Grammar, LoadedModel
 from ggmodel.errors import Busy, ModelNotFound, Unsupported
 from ggmodel.runner.sampling import log_probabilities
-from ggmodel.serve.pool import Condition, Listed, same_name
+from ggmodel.serve.pool import Condition, ListedModel, same_name
 from ggmodel.serve.requests import (
     ChatParams,
     Detokenize,
@@ -187,8 +187,8 @@ class InProcessModels:
     def start(self) -> None:
         pass
 
-    async def listed(self) -> list[Listed]:
-        return [Listed("stories", "stories.gguf", 0.0, 1, "0" * 64, self.runner.state)]
+    async def listed(self) -> list[ListedModel]:
+        return [ListedModel("stories", "stories.gguf", 0.0, 1, "0" * 64, self.runner.state)]
 
     def conditions(self) -> dict[str, Condition]:
         return {"stories": "ready"}

@@ -16,7 +16,7 @@ import pytest
 
 from ggmodel.bounds import limits
 from ggmodel.errors import ConfigError, Error, FormatError, WriteError
-from ggmodel.serve.batch import Answers, Requests, answer_here
+from ggmodel.serve.batch import AnswerFile, RequestFile, answer_here
 from ggmodel.serve.server import Server
 from tests.serve.conftest import ASSETS
 from tests.serve.standin import InProcessModels
@@ -40,8 +40,8 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 def answer(models: InProcessModels, asked: Path, target: Path, width: int = 4) -> list[int]:
     told: list[int] = []
-    requests = Requests(asked)
-    with Answers(target, requests) as answers:
+    requests = RequestFile(asked)
+    with AnswerFile(target, requests) as answers:
         asyncio.run(answer_here(requests, answers, Server(models), width, told.append))
     return told
 
@@ -115,15 +115,15 @@ def test_answers_do_not_grow_behind_a_link(tmp_path: Path):
     asked, victim = put(tmp_path / "asked", request("r0")), tmp_path / "victim"
     (tmp_path / "answers.part").symlink_to(victim)
     with pytest.raises(WriteError, match=r"answers\.part: it is a link; remove it"):
-        Answers(tmp_path / "answers", Requests(asked))
+        AnswerFile(tmp_path / "answers", RequestFile(asked))
     assert not victim.exists()
 
 
 def test_two_runs_do_not_write_the_same_file(models: InProcessModels, tmp_path: Path):
     asked, target = put(tmp_path / "asked", request("r0"), request("r1")), tmp_path / "answers"
-    requests = Requests(asked)
+    requests = RequestFile(asked)
     first, *_ = requests.lines()
-    with Answers(target, requests) as answers:
+    with AnswerFile(target, requests) as answers:
         answers.write(first, 200, b"{}")
         with pytest.raises(WriteError, match=r"another run writes .*answers\.part"):
             answer(models, asked, target)
@@ -162,16 +162,16 @@ def test_answers_to_other_requests_are_kept(models: InProcessModels, tmp_path: P
 def test_a_file_is_checked_before_anything_is_asked(tmp_path: Path, lines: list[str], what: str):
     (tmp_path / "asked").write_text("\n".join(lines))
     with pytest.raises(Error, match=what):
-        Requests(tmp_path / "asked")
+        RequestFile(tmp_path / "asked")
 
 
 def test_lines_have_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(limits, "serve_body_bytes", 1000)
     put(tmp_path / "asked", request("a", "x" * 1000))
     with pytest.raises(FormatError, match=r"line 1 of .*serve_body_bytes"):
-        Requests(tmp_path / "asked")
+        RequestFile(tmp_path / "asked")
     with pytest.raises(ConfigError, match="cannot read"):
-        Requests(tmp_path / "nothing")
+        RequestFile(tmp_path / "nothing")
 
 
 @pytest.mark.slow

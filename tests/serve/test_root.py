@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from ggmodel.serve.models import ModelPool
-from ggmodel.serve.pool import Listed
+from ggmodel.serve.pool import ListedModel
 from ggmodel.serve.server import Server
 from tests.serve.conftest import serving
 from tests.serve.standin import InProcess, InProcessModels
@@ -97,8 +97,8 @@ def test_of_names_that_differ_in_capitals_the_exact_one_is_described(
 ):
     names = ("Stories", "stories")
 
-    async def listed() -> list[Listed]:
-        return [Listed(name, f"/{name}.gguf", 0.0, 1) for name in names]
+    async def listed() -> list[ListedModel]:
+        return [ListedModel(name, f"/{name}.gguf", 0.0, 1) for name in names]
 
     monkeypatch.setattr(models, "listed", listed)
     for name in names:

@@ -187,10 +187,10 @@ def runner(
         import msgspec  # noqa: F401
     except ImportError:
         raise Unsupported(f"a runner needs msgspec: {install_command('serve')}") from None
-    from ..serve.runners.process import say, serve
+    from ..serve.runners.process import serve, write_line
 
     arguments = loading.arguments("progress")
-    close = serve(file, token or secrets.token_urlsafe(32), port, arguments, say)
+    close = serve(file, token or secrets.token_urlsafe(32), port, arguments, write_line)
     try:
         until_set(threading.Event())
     finally:

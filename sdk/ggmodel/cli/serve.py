@@ -239,13 +239,13 @@ def batch(
     """
     need_libraries()
     check_target(answers, force=force, device=False)
-    from ..serve.batch import Answers, Requests, answer_here
+    from ..serve.batch import AnswerFile, RequestFile, answer_here
 
     options = options_of(loading)
     models = named(model or ())
     width = int(options["parallel"]) * _MORE
-    lines = Requests(requests)
-    with Answers(answers, lines, force=force) as written:
+    lines = RequestFile(requests)
+    with AnswerFile(answers, lines, force=force) as written:
         before = written.done
         if before:
             note(f"{before:,} of {lines.count:,} answers are there already")

@@ -38,19 +38,19 @@ class ParsedToken(NamedTuple):
 
 
 class Answer:
-    """One answer of a runner under way: `async with Answer(…) as answer: async for said in answer`.
+    """One answer of a runner: `async with Answer(…) as answer: async for token in answer`.
 
     Entering waits until the prompt is read: errors of it are raised there. Leaving cancels what
     has not come yet.
 
     Attributes:
-        begun: the prompt. ended: counts, once all is said.
+        started: the prompt. finished: counts, once all is there.
         ids: of the tokens so far.
         called: a tool was called.
     """
 
-    begun: Started
-    ended: Finished
+    started: Started
+    finished: Finished
 
     def __init__(
         self, runner: Runner, request: Request, metrics: Metrics, form: ReplyFormat | None = None
@@ -74,7 +74,7 @@ class Answer:
         if not isinstance(first, Started):
             await self._closing.__aexit__(None, None, None)
             raise ComputeError("the runner's answer has no beginning")
-        self.begun = first
+        self.started = first
         chat = self._request.prompt
         tools = chat.tools if isinstance(chat, ChatParams) else None
         self._parser = self._form and self._form.parser(tools, first.ending)
@@ -119,10 +119,10 @@ class Answer:
                     deltas[i] = replace(delta, id=_new_id())
         return ParsedToken(deltas, token)
 
-    def _end(self, ended: Finished) -> None:
-        ended.reasoning_tokens = self._thought
-        self.ended = ended
-        self._metrics.generated(self._model, ended, self._first)
+    def _end(self, finished: Finished) -> None:
+        finished.reasoning_tokens = self._thought
+        self.finished = finished
+        self._metrics.generated(self._model, finished, self._first)
 
 
 def _new_id() -> str:
@@ -148,8 +148,8 @@ class Reply:
         parsed: all of it in the order in which it came.
     """
 
-    begun: Started
-    ended: Finished
+    started: Started
+    finished: Finished
     ids: list[int]
     parsed: list[ParsedToken]
     content: str
@@ -174,7 +174,7 @@ async def _whole(answer: Answer) -> Reply:
             texts[type(delta)].append(delta.text)
     content, reasoning = ("".join(text) for text in texts.values())
     called = [ParsedCall(one.id, one.name, "".join(text) or "{}") for one, text in calls.values()]
-    return Reply(answer.begun, answer.ended, answer.ids, parsed, content, reasoning, called)
+    return Reply(answer.started, answer.finished, answer.ids, parsed, content, reasoning, called)
 
 
 async def all_whole(answers: Sequence[Answer]) -> list[Reply]:

@@ -24,7 +24,7 @@ from starlette.routing import Route
 
 from ..bounds import limits
 from .bodies import ClientGone, decoded, ignored
-from .errors import Problem, Refused, logger, problem
+from .errors import Problem, Refused, logger, problem_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -342,26 +342,26 @@ class Endpoint:
         await asyncio.wait_for(self.handler(call), seconds or None)
 
     async def _refuse(self, call: Call, error: Exception) -> None:
-        found = problem(error)
+        problem = problem_of(error)
         try:
             if not call.status:
-                await refuse(call, self.errors, found)
+                await refuse(call, self.errors, problem)
             elif not call.finished:
                 interruption = call.interruption or self.errors.interruption
-                await call.send(interruption(found), more=False)
-                call.status = found.status  # for the metrics
+                await call.send(interruption(problem), more=False)
+                call.status = problem.status  # for the metrics
         except OSError:
             pass  # it has gone meanwhile
 
 
-async def refuse(call: Call, errors: ErrorFormat, found: Problem) -> None:
+async def refuse(call: Call, errors: ErrorFormat, problem: Problem) -> None:
     """Answers with an error."""
-    headers = {} if found.retry_after is None else {"retry_after": str(found.retry_after)}
-    if found.status == 401:
+    headers = {} if problem.retry_after is None else {"retry_after": str(problem.retry_after)}
+    if problem.status == 401:
         headers["www_authenticate"] = "Bearer"
-    if found.allowed:
-        headers["allow"] = ", ".join(found.allowed)
-    await call.json(errors.of(found), found.status, **headers)
+    if problem.allowed:
+        headers["allow"] = ", ".join(problem.allowed)
+    await call.json(errors.of(problem), problem.status, **headers)
 
 
 def route(

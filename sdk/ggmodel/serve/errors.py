@@ -90,7 +90,7 @@ class Problem:
         return _WAIT.get(self.status)
 
 
-def problem(error: BaseException) -> Problem:
+def problem_of(error: BaseException) -> Problem:
     """The status of an error, and the text for its user. Bugs are logged, and not told."""
     if isinstance(error, Refused):
         return Problem(error.status, str(error), error.param, error.code, error.allowed)
@@ -121,12 +121,12 @@ def wrong_body(error: Exception) -> Refused:
     if isinstance(error, RecursionError):
         return Refused("the JSON of the request is nested too deeply")
     text = _cut(str(error))
-    found = _PLACE.search(text)
+    place = _PLACE.search(text)
     if not isinstance(error, msgspec.ValidationError):
         return Refused(f"the request is no JSON: {text}")
-    param = "" if found is None else found[1].replace("[...]", "[]")
+    param = "" if place is None else place[1].replace("[...]", "[]")
     missing = re.search(r"missing required field `(\w+)`", text)
     if missing:
         param = f"{param}.{missing[1]}" if param else missing[1]
-    told = text if found is None else text[: found.start()]
-    return Refused(f"{param or 'the request'}: {told}", param=param or None)
+    message = text if place is None else text[: place.start()]
+    return Refused(f"{param or 'the request'}: {message}", param=param or None)

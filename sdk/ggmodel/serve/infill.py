@@ -75,8 +75,8 @@ async def fill_prompt(
         )
 
     async def ids(text: str) -> list[int]:
-        found = await runner.tokenize(Tokenize(text, add_special=False, special=False))
-        return found.ids
+        tokens = await runner.tokenize(Tokenize(text, add_special=False, special=False))
+        return tokens.ids
 
     first = (await runner.tokenize(Tokenize(""))).ids[:1]
     head, tail, start = await ids(prefix), await ids(suffix), await ids(begun)
@@ -104,14 +104,14 @@ async def fill_prompt(
 
 def fill_tokens(state: State) -> dict[str, int]:
     """The ids of the tokens that part such a prompt, by their meaning; those that there are."""
-    found: dict[str, int] = {}
+    ids: dict[str, int] = {}
     for meaning, keys in _KEYS.items():
         named = [state.metadata.get(f"tokenizer.ggml.{key}_token_id") for key in keys]
         spelled = [state.special_ids.get(text) for text in _SPELLINGS[meaning].split()]
-        known = [id for id in (*named, *spelled) if isinstance(id, int)]
-        if known:
-            found[meaning] = known[0]
-    return found
+        candidates = [id for id in (*named, *spelled) if isinstance(id, int)]
+        if candidates:
+            ids[meaning] = candidates[0]
+    return ids
 
 
 def _last(ids: list[int], count: int) -> list[int]:

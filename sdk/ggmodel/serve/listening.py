@@ -107,20 +107,20 @@ def _bound(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        found = socket.socket(family, kind, protocol)
+        listening = socket.socket(family, kind, protocol)
         try:
-            own_port(found)
-            found.bind(address)
-            found.listen(_BACKLOG)  # without that, another process could bind it, too
+            own_port(listening)
+            listening.bind(address)
+            listening.listen(_BACKLOG)  # without that, another process could bind it, too
         except BaseException:
-            found.close()
+            listening.close()
             raise
     except (OSError, UnicodeError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(
             f"cannot listen at {host}:{port}: {reason}; give another --host or --port"
         ) from None
-    return found
+    return listening
 
 
 class _Uvicorn(uvicorn.Server):

@@ -109,8 +109,8 @@ class Media:
         """Takes no more work."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _in_thread(self, work: Callable[..., bytes], *given: Any) -> asyncio.Future[bytes]:
-        return asyncio.get_running_loop().run_in_executor(self._threads, work, *given)
+    def _in_thread(self, work: Callable[..., bytes], *arguments: Any) -> asyncio.Future[bytes]:
+        return asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
 
     def _file(self, path: str, param: str | None) -> bytes:
         try:
@@ -125,11 +125,11 @@ class Media:
             )
         try:
             with open(os.open(real, READ_FLAGS | NO_LINKS), "rb") as file:
-                found = os.fstat(file.fileno())
+                status = os.fstat(file.fileno())
                 # The second tells a link where systems lack the flag.
-                if not stat.S_ISREG(found.st_mode) or not is_at(Path(real), file.fileno()):
+                if not stat.S_ISREG(status.st_mode) or not is_at(Path(real), file.fileno()):
                     raise _refused("is no file", param)
-                if found.st_size > limits.serve_body_bytes:
+                if status.st_size > limits.serve_body_bytes:
                     raise _refused("is larger than the limit serve_body_bytes", param)
                 return file.read()
         except (OSError, ValueError):
@@ -187,8 +187,8 @@ class _Connection(http.client.HTTPConnection):
                 socket.socket.shutdown(connected, socket.SHUT_RDWR)
 
     def connect(self) -> None:
-        found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
-        addresses = [str(one[4][0]) for one in found]
+        resolved = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        addresses = [str(one[4][0]) for one in resolved]
         if not all(map(self._may, addresses)):
             raise PermissionError
         self.sock = self._open = self._connected(addresses)
@@ -246,9 +246,9 @@ def from_base64(text: str, param: str | None = None) -> bytes:
 
 
 def _is_public(address: str) -> bool:
-    found = ipaddress.ip_address(address.partition("%")[0])
-    mapped = getattr(found, "ipv4_mapped", None)
-    return (mapped or found).is_global and not found.is_multicast
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    mapped = getattr(parsed, "ipv4_mapped", None)
+    return (mapped or parsed).is_global and not parsed.is_multicast
 
 
 def _refused(what: str, param: str | None) -> Refused:

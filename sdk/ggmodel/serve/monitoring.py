@@ -14,7 +14,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from .pool import Listed
+from .pool import ListedModel
 from .requests import Finished
 
 _WAITING = 1000  # lines that are not written yet; others are dropped
@@ -180,21 +180,21 @@ class Metrics:
         self._requests.labels(path, str(status)).inc()
         self._duration.labels(path).observe(seconds)
 
-    def generated(self, model: str, ended: Finished, first: float | None) -> None:
+    def generated(self, model: str, finished: Finished, first: float | None) -> None:
         """Notes an answer of a model that is complete.
 
         Args:
             model: its own name; those that requests call it by could be many.
             first: seconds to the first token; None without any.
         """
-        note_tokens(ended.prompt_tokens, ended.completion_tokens)
+        note_tokens(finished.prompt_tokens, finished.completion_tokens)
         model = self._label(model)
-        self._prompt.labels(model).inc(ended.prompt_tokens)
-        self._reused.labels(model).inc(ended.reused_tokens)
-        self._completion.labels(model).inc(ended.completion_tokens)
-        self._drafted.labels(model).inc(ended.drafted)
-        self._accepted.labels(model).inc(ended.accepted)
-        self._queue.labels(model).observe(ended.queue_seconds)
+        self._prompt.labels(model).inc(finished.prompt_tokens)
+        self._reused.labels(model).inc(finished.reused_tokens)
+        self._completion.labels(model).inc(finished.completion_tokens)
+        self._drafted.labels(model).inc(finished.drafted)
+        self._accepted.labels(model).inc(finished.accepted)
+        self._queue.labels(model).observe(finished.queue_seconds)
         if first is not None:
             self._first.labels(model).observe(first)
 
@@ -210,7 +210,7 @@ class Metrics:
             self._names.add(model)
         return model
 
-    def page(self, models: Iterable[Listed]) -> bytes:
+    def page(self, models: Iterable[ListedModel]) -> bytes:
         """All numbers in Prometheus' format of text."""
         for gauge in (self._running, self._waiting, self._parallel, self._nbytes):
             gauge.clear()

@@ -15,7 +15,7 @@ Condition = Literal["unloaded", "loading", "ready", "silent", "failed"]
 `failed`: it has ended by itself or could not be loaded; the next request tries again."""
 
 
-class Listed(Struct):
+class ListedModel(Struct):
     """A model that can be asked for.
 
     Attributes:
@@ -82,7 +82,7 @@ class Models(Protocol):
         """Begins to load the models that always stay; in the loop of all requests."""
         ...
 
-    async def listed(self) -> list[Listed]:
+    async def listed(self) -> list[ListedModel]:
         """All models: those named at start, and those of this machine's stores."""
         ...
 

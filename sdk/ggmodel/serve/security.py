@@ -41,13 +41,13 @@ class Keys:
         if not self._hashes:
             return ""
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        given = token.strip() if scheme.lower() == "bearer" else ""
-        given = given or headers.get("x-api-key", "").strip()
-        found = False
-        digest = _hash(given)
-        for known in self._hashes:  # all of them: the time tells nothing
-            found |= hmac.compare_digest(known, digest)
-        if not found:
+        key = token.strip() if scheme.lower() == "bearer" else ""
+        key = key or headers.get("x-api-key", "").strip()
+        accepted = False
+        digest = _hash(key)
+        for own in self._hashes:  # all of them: the time tells nothing
+            accepted |= hmac.compare_digest(own, digest)
+        if not accepted:
             raise Refused(
                 "the API key is wrong or missing; send it as `Authorization: Bearer KEY`",
                 401,
@@ -56,13 +56,13 @@ class Keys:
         return digest.hex()
 
 
-def read_keys(given: Sequence[str], file: str | None) -> list[str]:
+def read_keys(listed: Sequence[str], file: str | None) -> list[str]:
     """Keys that are given, and those of a file: one a line, # begins a comment.
 
     Raises:
         ConfigError: the file cannot be read, or holds no keys; a key is empty.
     """
-    keys = [key.strip() for key in given]
+    keys = [key.strip() for key in listed]
     if not all(keys):
         raise ConfigError("an API key is empty; give one of many random letters")
     if file is None:
@@ -143,11 +143,11 @@ class Guard:
             )
 
 
-def allowed_origins(given: Sequence[str]) -> re.Pattern[str]:
+def allowed_origins(origins: Sequence[str]) -> re.Pattern[str]:
     """Matches the origins of pages that may use the server: those given, "*" for all, "localhost"
     for all of this machine, whatever their port."""
     every = {"*": ".*", "localhost": _LOCAL_ORIGIN}
-    return re.compile("|".join(every.get(one, re.escape(one)) for one in given) or "(?!)")
+    return re.compile("|".join(every.get(one, re.escape(one)) for one in origins) or "(?!)")
 
 
 def is_loopback(host: str) -> bool:

@@ -15,7 +15,7 @@ from .pool import Models
 
 
 @dataclass(frozen=True)
-class Kept:
+class Stored:
     """An answer with the conversation that led to it.
 
     Attributes:
@@ -32,14 +32,14 @@ class Kept:
     nbytes: int
 
 
-class Stored:
+class ResponseStore:
     """Answers by their id."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, Kept] = OrderedDict()
+        self._kept: OrderedDict[str, Stored] = OrderedDict()
         self._nbytes = 0
 
-    def put(self, id: str, kept: Kept) -> None:
+    def put(self, id: str, kept: Stored) -> None:
         """Keeps an answer, unless it alone exceeds the limit."""
         if kept.nbytes > limits.serve_stored_bytes:
             return
@@ -49,21 +49,21 @@ class Stored:
             _, oldest = self._kept.popitem(last=False)
             self._nbytes -= oldest.nbytes
 
-    def get(self, id: str, owner: str) -> Kept | None:
+    def get(self, id: str, owner: str) -> Stored | None:
         """An answer of this client; None if there is none, or no longer."""
-        found = self._kept.get(id)
-        if found is None or found.owner != owner:
+        kept = self._kept.get(id)
+        if kept is None or kept.owner != owner:
             return None
         self._kept.move_to_end(id)
-        return found
+        return kept
 
     def drop(self, id: str, owner: str) -> bool:
         """Forgets an answer; whether there was one."""
-        found = self.get(id, owner)
-        if found is None:
+        kept = self.get(id, owner)
+        if kept is None:
             return False
         del self._kept[id]
-        self._nbytes -= found.nbytes
+        self._nbytes -= kept.nbytes
         return True
 
 
@@ -115,7 +115,7 @@ class Server:
     settings: Settings = field(default_factory=Settings)
     metrics: Metrics = field(default_factory=Metrics)
     bodies: Bodies = field(default_factory=Bodies)
-    stored: Stored = field(default_factory=Stored)
+    stored: ResponseStore = field(default_factory=ResponseStore)
     changes: Executor = field(default_factory=lambda: ThreadPoolExecutor(_CHANGES, "changes"))
     media: Media = field(init=False)
     log: RequestLog | None = field(init=False)

@@ -100,7 +100,7 @@ def pool_of(**options: Any) -> Made:
     pool._engines = engines  # type: ignore[assignment]
     # Names are looked up in a thread; known ones are not.
     known = {name: Target(name, path, None) for name, path in NAMES.items()}
-    pool._catalogue._found = {name: (time.monotonic(), one) for name, one in known.items()}
+    pool._catalogue._targets = {name: (time.monotonic(), one) for name, one in known.items()}
     return pool, engines
 
 
@@ -187,10 +187,10 @@ def test_not_all_spellings_of_a_name_are_remembered(loop: Loop, monkeypatch: pyt
     async def work() -> None:
         for name in ("abc", "Abc", "aBc", "abC", "ABC", "abc"):
             assert (await catalogue.target(name)).key == "abc"
-            assert name in catalogue._found
+            assert name in catalogue._targets
 
     loop.run(work())
-    assert len(catalogue._found) == 3
+    assert len(catalogue._targets) == 3
 
 
 def test_every_model_has_a_digest_that_changes_with_it(store: Path, tmp_path: Path):
@@ -219,7 +219,7 @@ def test_any_name_means_the_first_model(loop: Loop):
         for name in ("gpt-4o", "m0", "", None):
             assert (await use(pool, name)).name == "m0"
         assert (await use(pool, "m1")).name == "m1"
-        assert set(pool._catalogue._found) == {"m0", "m1"}  # strangers' names fill no memory
+        assert set(pool._catalogue._targets) == {"m0", "m1"}  # strangers' names fill no memory
         with pytest.raises(ModelNotFound, match="up to 4,096 characters"):
             await use(pool, "a" * 4097)
         with pytest.raises(ModelNotFound, match="give one"):

@@ -39,7 +39,7 @@ from ggmodel.serve.requests import (
 )
 from ggmodel.serve.runners.connections import Pools
 from ggmodel.serve.runners.engines import GgmodelRunner
-from ggmodel.serve.runners.protocol import Call, pack
+from ggmodel.serve.runners.protocol import MethodCall, pack
 from tests.serve.loops import Loop
 from tests.serve.runners.asking import GREETING, PROMPT, answered, generate, text_of
 from tests.serve.runners.conftest import ASSETS, STORIES
@@ -344,7 +344,7 @@ def test_texts_wait_neither_for_pictures_nor_for_long_texts():
     ]
     try:
         for method, request in slow * 8:
-            pools.submit(Call(1, method, pack(request)), request, lambda: until_set(ended))
+            pools.submit(MethodCall(1, method, pack(request)), request, lambda: until_set(ended))
         for method, request in (
             ("generate", Request("a")),
             ("generate", Request(["a", 5])),
@@ -353,7 +353,7 @@ def test_texts_wait_neither_for_pictures_nor_for_long_texts():
             ("detokenize", Detokenize([1])),
             ("render", Render(GREETING)),
         ):
-            pools.submit(Call(1, method, pack(request)), request, lambda: None).result(30)
+            pools.submit(MethodCall(1, method, pack(request)), request, lambda: None).result(30)
     finally:
         ended.set()
 

@@ -25,10 +25,10 @@ from ggmodel.serve.requests import (
 from ggmodel.serve.runners import connections
 from ggmodel.serve.runners.connections import Pools, Session
 from ggmodel.serve.runners.protocol import (
-    Call,
     Cancel,
     Events,
     Hello,
+    MethodCall,
     Ping,
     Result,
     Splitter,
@@ -61,7 +61,7 @@ EVENTS = Events(
 
 
 def test_messages_come_out_as_they_went_in():
-    call = Call(1, "generate", pack(GENERATE))
+    call = MethodCall(1, "generate", pack(GENERATE))
     for message in (call, Cancel(9), Taken(2, 32), Ping()):
         assert from_client.decode(frame(message)[4:]) == message
     assert requests["generate"].decode(call.body) == GENERATE
@@ -92,7 +92,7 @@ def test_a_message_that_is_too_long_is_refused_by_its_head():
 def test_a_message_that_is_too_long_is_not_sent(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(limits, "frame_bytes", 100)
     with pytest.raises(FormatError, match="frame_bytes"):
-        frame(Call(1, "generate", b"x" * 101))
+        frame(MethodCall(1, "generate", b"x" * 101))
 
 
 def nested(depth: int) -> dict[str, Any]:
@@ -144,7 +144,7 @@ class Unsendable:
 
     def prepare(self, body: Request, check: Any) -> Unsendable:
         one = Unsendable()
-        one.begun = Started([2**70 if body.prompt == [0] else 1] * 80)  # type: ignore[attr-defined]
+        one.started = Started([2**70 if body.prompt == [0] else 1] * 80)  # type: ignore[attr-defined]
         return one
 
     def take(self, room: int) -> list[Any]:
@@ -162,7 +162,7 @@ def test_events_that_cannot_be_sent_end_their_request_alone():
     session = Session(theirs, "", Unsendable(), state, Pools())  # type: ignore[arg-type]
     thread = threading.Thread(target=session.serve, args=(frame(Hello("")),))
     thread.start()
-    calls = [Call(id, "generate", pack(Request([id % 2], {}))) for id in (1, 2, 3)]
+    calls = [MethodCall(id, "generate", pack(Request([id % 2], {}))) for id in (1, 2, 3)]
     with ours:
         ours.sendall(b"".join(map(frame, calls)))
         splitter, events = Splitter(1 << 20), dict[int, Any]()
@@ -186,7 +186,7 @@ def test_memory_is_given_back_after_large_requests(monkeypatch: pytest.MonkeyPat
     thread = threading.Thread(target=session.serve, args=(frame(Hello("")),))
     thread.start()
     splitter = Splitter(1 << 20)
-    small, large = (Call(n, "generate", pack(Request("a" * n, {}))) for n in (1, 2_000_000))
+    small, large = (MethodCall(n, "generate", pack(Request("a" * n, {}))) for n in (1, 2_000_000))
 
     def trims_after(*messages: Any) -> int:
         """How often until a ping comes back that is sent after these."""

@@ -24,8 +24,8 @@ from ggmodel.serve.runners.engines import GgmodelRunner
 from ggmodel.serve.runners.protocol import (
     HELLO_BYTES,
     WINDOW,
-    Call,
     Hello,
+    MethodCall,
     Result,
     Splitter,
     Welcome,
@@ -296,7 +296,7 @@ def raw(body: bytes) -> bytes:
 class TestStrangers:
     def test_who_knows_the_secret(self, meet: Meet):
         friend = meet()
-        friend.socket.sendall(frame(Call(5, "tokenize", pack(Tokenize("a")))))
+        friend.socket.sendall(frame(MethodCall(5, "tokenize", pack(Tokenize("a")))))
         answer = friend.next()
         assert isinstance(answer, Result) and (answer.id, answer.failure) == (5, None)
 
@@ -306,7 +306,7 @@ class TestStrangers:
             (frame(Hello("another")), "secret"),
             (frame(Hello("")), "secret"),
             (frame(Hello("secret", version=99)), "version"),
-            (frame(Call(1, "tokenize", pack(Tokenize("a")))), "malformed"),
+            (frame(MethodCall(1, "tokenize", pack(Tokenize("a")))), "malformed"),
             (raw(b""), "malformed"),
             (raw(b"\xc1" * 50), "malformed"),
             ((HELLO_BYTES + 1).to_bytes(4, "big"), "may come"),
@@ -325,8 +325,8 @@ class TestStrangers:
             raw(b"\xc1"),
             raw(b"nonsense"),
             b"\xff\xff\xff\xff",
-            frame(Call(0, "tokenize", pack(Tokenize("a")))),
-            frame(Call(1, "close", b"")),
+            frame(MethodCall(0, "tokenize", pack(Tokenize("a")))),
+            frame(MethodCall(1, "close", b"")),
         ],
         ids=range(5),
     )
@@ -335,37 +335,37 @@ class TestStrangers:
         friend.socket.sendall(data)
         (answer,) = friend.heard()
         assert answer.id == 0 and answer.failure.error == "FormatError"
-        other.socket.sendall(frame(Call(5, "tokenize", pack(Tokenize("a")))))
+        other.socket.sendall(frame(MethodCall(5, "tokenize", pack(Tokenize("a")))))
         assert other.next().id == 5
 
     @pytest.mark.parametrize(
         "call",
         [
-            Call(1, "tokenize", b"\xc1"),
-            Call(1, "generate", pack({"prompt": 5})),
-            Call(1, "embed", pack({"texts": [[1, "a"]]})),
+            MethodCall(1, "tokenize", b"\xc1"),
+            MethodCall(1, "generate", pack({"prompt": 5})),
+            MethodCall(1, "embed", pack({"texts": [[1, "a"]]})),
         ],
         ids=range(3),
     )
-    def test_a_malformed_request_fails_alone(self, meet: Meet, call: Call):
+    def test_a_malformed_request_fails_alone(self, meet: Meet, call: MethodCall):
         friend = meet()
         friend.socket.sendall(frame(call))
         failed = friend.next()
         assert failed.id == 1 and "malformed" in failed.failure.message
-        friend.socket.sendall(frame(Call(2, "tokenize", pack(Tokenize("a")))))
+        friend.socket.sendall(frame(MethodCall(2, "tokenize", pack(Tokenize("a")))))
         answer = friend.next()
         assert (answer.id, answer.failure) == (2, None)
 
     def test_half_open_connections(self, meet: Meet):
         silent = [meet(b"\0" * n) for n in (0, 1, 3, 4)]
         cut = meet()
-        cut.socket.sendall(frame(Call(1, "generate", pack(generate(**LONG))))[:-3])
+        cut.socket.sendall(frame(MethodCall(1, "generate", pack(generate(**LONG))))[:-3])
         gone = meet()
-        gone.socket.sendall(frame(Call(1, "generate", pack(generate(**LONG)))))
+        gone.socket.sendall(frame(MethodCall(1, "generate", pack(generate(**LONG)))))
         gone.next()
         gone.socket.close()  # with one sequence, others would wait for it
         friend = meet()
-        friend.socket.sendall(frame(Call(7, "generate", pack(generate(max_tokens=1)))))
+        friend.socket.sendall(frame(MethodCall(7, "generate", pack(generate(max_tokens=1)))))
         assert friend.next().events[0][0] == 7
         assert len(silent) == 4
 

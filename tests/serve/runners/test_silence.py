@@ -13,10 +13,10 @@ import pytest
 from ggmodel.bounds import limits
 from ggmodel.errors import DeviceLost
 from ggmodel.serve.requests import State, Tokenize
-from ggmodel.serve.runners.client import Conversation
+from ggmodel.serve.runners.client import RunnerConnection
 from ggmodel.serve.runners.protocol import (
-    Call,
     Hello,
+    MethodCall,
     Ping,
     Splitter,
     Welcome,
@@ -51,14 +51,14 @@ class Peer:
                     hello = False
                     continue
                 message = from_client.decode(body)
-                self.calls += isinstance(message, Call)
+                self.calls += isinstance(message, MethodCall)
                 self.pings += isinstance(message, Ping)
                 if self.lives and isinstance(message, Ping):
                     writer.write(frame(message))
         writer.close()
 
 
-Asked = tuple[Peer, Conversation, asyncio.Task[object]]
+Asked = tuple[Peer, RunnerConnection, asyncio.Task[object]]
 
 
 @asynccontextmanager
@@ -66,7 +66,7 @@ async def asked() -> AsyncIterator[Asked]:
     """A peer, the conversation with it, and a request that it computes."""
     peer = Peer()
     async with await asyncio.start_server(peer.serve, "127.0.0.1", 0) as server:
-        conversation = Conversation("m")
+        conversation = RunnerConnection("m")
         await conversation.connect(server.sockets[0].getsockname()[1], "secret")
         request = asyncio.ensure_future(conversation.tokenize(Tokenize("a")))
         while not peer.calls:

@@ -15,7 +15,7 @@ from starlette.routing import Match
 
 from ..bodies import EndsUnread
 from ..endpoint import WARNINGS, Call, ErrorFormat, refuse
-from ..errors import Refused, problem
+from ..errors import Refused, problem_of
 from ..monitoring import LogsRequests
 from ..security import Guard, allowed_origins
 from .anthropic import ANTHROPIC
@@ -66,7 +66,7 @@ def make_app(server: Server) -> Any:
     """The application of a server."""
 
     async def refused(scope: Any, receive: Any, send: Any, error: Exception) -> None:
-        await refuse(Call(server, scope, send), errors_of(scope["path"]), problem(error))
+        await refuse(Call(server, scope, send), errors_of(scope["path"]), problem_of(error))
 
     async def missing(scope: Any, receive: Any, send: Any, error: HTTPException) -> None:
         what = "no such endpoint" if error.status_code == 404 else f"{error.detail}"

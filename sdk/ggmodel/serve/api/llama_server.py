@@ -131,7 +131,7 @@ class Continuation(ChatProtocol[W]):
     async def whole(self, replies: list[Reply]) -> ContinuedText | list[ContinuedText]:
         texts = []
         for i, reply in enumerate(replies):
-            whole = await self._whole(i, reply.begun, reply.ended, reply.content)
+            whole = await self._whole(i, reply, reply.content)
             if self.params.return_tokens:
                 whole.tokens = [token.id for token in reply.tokens]
             if self.params.n_probs and reply.tokens:
@@ -140,7 +140,7 @@ class Continuation(ChatProtocol[W]):
         return texts[0] if len(texts) == 1 else texts
 
     async def first(self, index: int, answer: Answer) -> Iterable[ContinuedPart]:
-        self._evaluated = len(answer.begun.prompt)
+        self._evaluated = len(answer.started.prompt)
         return []
 
     def chunks(self, index: int, parsed: ParsedToken) -> Iterable[ContinuedPart]:
@@ -154,33 +154,33 @@ class Continuation(ChatProtocol[W]):
         return [part]
 
     async def last(self, index: int, answer: Answer) -> Iterable[ContinuedText]:
-        whole = await self._whole(index, answer.begun, answer.ended, "".join(self._text))
+        whole = await self._whole(index, answer, "".join(self._text))
         whole.content = ""
         return [whole]
 
-    async def _whole(self, index: int, begun: Started, ended: Finished, text: str) -> ContinuedText:
-        request = self._requests[index]
+    async def _whole(self, index: int, answer: Answer | Reply, text: str) -> ContinuedText:
+        request, finished = self._requests[index], answer.finished
         return ContinuedText(
             index=index,
             content=text,
             model=self.name,
-            tokens_predicted=ended.completion_tokens,
-            tokens_evaluated=ended.prompt_tokens,
+            tokens_predicted=finished.completion_tokens,
+            tokens_evaluated=finished.prompt_tokens,
             generation_settings=_settings(self.params, request.options),
-            prompt=await self._prompt(request.prompt, begun),
+            prompt=await self._prompt(request.prompt, answer.started),
             has_new_line="\n" in text,
-            stop_type=_stop_type(ended),
-            stopping_word=ended.stop or "",
-            tokens_cached=ended.prompt_tokens + ended.completion_tokens,
-            timings=timings(ended),
+            stop_type=_stop_type(finished),
+            stopping_word=finished.stop or "",
+            tokens_cached=finished.prompt_tokens + finished.completion_tokens,
+            timings=timings(finished),
         )
 
-    async def _prompt(self, prompt: Any, begun: Started) -> str:
+    async def _prompt(self, prompt: Any, started: Started) -> str:
         """The text of a prompt, which may be given as token ids; "" without a vocabulary."""
         if isinstance(prompt, str):
             return prompt
         try:
-            return (await self.runner.detokenize(Detokenize(begun.prompt))).text
+            return (await self.runner.detokenize(Detokenize(started.prompt))).text
         except TokenizerError:
             return ""
 
@@ -215,10 +215,10 @@ class Infill(Continuation[InfillRequest]):
         return requests
 
 
-def _stop_type(ended: Finished) -> Literal["limit", "eos", "word"]:
-    if ended.reason == "length":
+def _stop_type(finished: Finished) -> Literal["limit", "eos", "word"]:
+    if finished.reason == "length":
         return "limit"
-    return "eos" if ended.stop is None else "word"
+    return "eos" if finished.stop is None else "word"
 
 
 def _settings(params: ContinuationRequest, options: dict[str, Any]) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def _ending(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-class ChatPart(Struct, kw_only=True):
+class ApplyTemplateRequest(Struct, kw_only=True):
     """A conversation that is rendered, not answered."""
 
     model: str | None = None
@@ -100,7 +100,7 @@ class ChatPart(Struct, kw_only=True):
     add_generation_prompt: bool = True
 
 
-class TokenizeRequest(ChatPart, kw_only=True):
+class TokenizeRequest(ApplyTemplateRequest, kw_only=True):
     """`prompt` and `add_special_tokens` are vLLM's, `content` and the rest llama-server's."""
 
     prompt: str | None = None
@@ -153,7 +153,7 @@ def routes(server: Server) -> list[Route]:
         post("/tokenize", tokenize, TokenizeRequest, Tokenized),
         post("/detokenize", detokenize, DetokenizeRequest, Detokenized),
         get("/tokenizer_info", tokenizer_info, TokenizerInfo),
-        post("/apply-template", apply_template, ChatPart, Rendered),
+        post("/apply-template", apply_template, ApplyTemplateRequest, Rendered),
         *(post(path, rerank, RerankRequest, RankedList | list[RankedPlain]) for path in reranks),
         post("/score", score, ScoreRequest, ScoreList),
         post("/v1/score", score, ScoreRequest, ScoreList),
@@ -243,13 +243,13 @@ async def tokenizer_info(call: Call) -> None:
 
 async def apply_template(call: Call) -> None:
     """Render a conversation as the text of a prompt."""
-    params = await call.decode(ChatPart)
+    params = await call.decode(ApplyTemplateRequest)
     async with call.server.models.use(params.model) as runner:
         text = await runner.render(Render(await _chat(params, call)))
     await call.json(Rendered(text.text))
 
 
-async def _chat(params: ChatPart, call: Call) -> ChatParams:
+async def _chat(params: ApplyTemplateRequest, call: Call) -> ChatParams:
     messages = await converted(params.messages or [], call.server.media.of_request())
     variables = dated(params.chat_template_kwargs or {})
     if not params.add_generation_prompt:

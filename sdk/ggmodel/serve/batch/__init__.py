@@ -29,7 +29,7 @@ from ..server import Server
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Answers", "Requests", "answer_here"]
+__all__ = ["AnswerFile", "RequestFile", "answer_here"]
 
 URLS = frozenset(
     {"/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/messages"}
@@ -38,7 +38,7 @@ _PARTIAL = ".part"
 _DIGEST = 12  # bytes
 
 
-class Line(Struct):
+class RequestLine(Struct):
     """A request. `method` is always POST."""
 
     custom_id: str
@@ -60,7 +60,7 @@ class _Streams(Struct):
     stream: bool | None = None
 
 
-class _Known(Struct):
+class _Answered(Struct):
     id: str
     custom_id: str
 
@@ -73,7 +73,7 @@ class Response(Struct):
     request_id: str
 
 
-class Answer(Struct):
+class AnswerLine(Struct):
     """A line of answers."""
 
     id: str
@@ -82,12 +82,12 @@ class Answer(Struct):
     error: None = None
 
 
-_line = msgspec.json.Decoder(Line)
+_line = msgspec.json.Decoder(RequestLine)
 _streams = msgspec.json.Decoder(_Streams)
-_known = msgspec.json.Decoder(_Known)
+_answered = msgspec.json.Decoder(_Answered)
 
 
-class Requests:
+class RequestFile:
     """The requests of a file, all of them checked before the first is answered.
 
     Attributes:
@@ -102,17 +102,17 @@ class Requests:
             ConfigError: the file cannot be read, or holds no requests.
         """
         self.path = Path(path)
-        seen: dict[bytes, int] = {}
+        numbers: dict[bytes, int] = {}
         for number, line in self._numbered():
             key = hashlib.blake2b(self._checked(line, number).custom_id.encode(), digest_size=16)
-            first = seen.setdefault(key.digest(), number)
+            first = numbers.setdefault(key.digest(), number)
             if first != number:
                 raise self._wrong(number, f"has the custom_id of line {first}")
-        self.count = len(seen)
+        self.count = len(numbers)
         if not self.count:
             raise ConfigError(f"{path} holds no requests")
 
-    def lines(self, after: int = 0) -> Iterator[Line]:
+    def lines(self, after: int = 0) -> Iterator[RequestLine]:
         """The requests in order, without the first ones."""
         for place, (number, line) in enumerate(self._numbered()):
             if place >= after:
@@ -134,18 +134,18 @@ class Requests:
                 raise
             raise ConfigError(f"cannot read {self.path}: {error.strerror}") from None
 
-    def _checked(self, line: bytes, number: int) -> Line:
+    def _checked(self, line: bytes, number: int) -> RequestLine:
         try:
-            found = _line.decode(line)
-            streams = _streams.decode(found.body).stream
+            request = _line.decode(line)
+            streams = _streams.decode(request.body).stream
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             raise self._wrong(number, f"is no request: {error}") from None
-        if found.method != "POST" or found.url not in URLS:
-            known = ", ".join(sorted(URLS))
-            raise self._wrong(number, f"asks {found.url[:100]!r}; POST one of {known}")
+        if request.method != "POST" or request.url not in URLS:
+            urls = ", ".join(sorted(URLS))
+            raise self._wrong(number, f"asks {request.url[:100]!r}; POST one of {urls}")
         if streams:
             raise self._wrong(number, "asks for a stream; a batch has whole answers")
-        return found
+        return request
 
     def _wrong(self, number: int, what: str) -> FormatError:
         return FormatError(f"line {number} of {self.path} {what}")
@@ -155,7 +155,7 @@ def _open_no_link(path: str, flags: int) -> int:
     return os.open(path, flags | NO_LINKS, 0o666)
 
 
-class Answers:
+class AnswerFile:
     """A file of answers that grows beside its own name, and gets it when it is complete. A context
     manager.
 
@@ -163,7 +163,7 @@ class Answers:
         done: answers that an earlier run has left; they are not asked for again.
     """
 
-    def __init__(self, path: str | Path, requests: Requests, *, force: bool = False):
+    def __init__(self, path: str | Path, requests: RequestFile, *, force: bool = False):
         """Opens the file, and cuts off a line that was not written whole.
 
         Raises:
@@ -187,16 +187,16 @@ class Answers:
             self._file.close()
             raise
 
-    def _left(self, requests: Requests) -> int:
+    def _left(self, requests: RequestFile) -> int:
         done, end = 0, 0
-        asked = requests.lines()
+        expected = requests.lines()
         self._file.seek(0)
         for line in self._file:
             if not line.endswith(b"\n"):
                 break
             with suppress(msgspec.DecodeError, StopIteration):
-                known, request = _known.decode(line), next(asked)
-                if (known.id, known.custom_id) == (request.id, request.custom_id):
+                answered, request = _answered.decode(line), next(expected)
+                if (answered.id, answered.custom_id) == (request.id, request.custom_id):
                     done, end = done + 1, end + len(line)
                     continue
             raise FormatError(
@@ -207,10 +207,10 @@ class Answers:
             self._file.truncate(end)
         return done
 
-    def write(self, request: Line, status: int, body: bytes) -> None:
+    def write(self, request: RequestLine, status: int, body: bytes) -> None:
         """Adds the answer to the next request."""
         response = Response(status, Raw(body), f"req_{os.urandom(12).hex()}")
-        line = Answer(request.id, request.custom_id, response)
+        line = AnswerLine(request.id, request.custom_id, response)
         with naming(self._partial):
             self._file.write(msgspec.json.encode(line) + b"\n")
             self._file.flush()
@@ -293,7 +293,7 @@ Progress = Callable[[int], object]
 
 
 async def answer_here(
-    requests: Requests, answers: Answers, server: Server, width: int, progress: Progress
+    requests: RequestFile, answers: AnswerFile, server: Server, width: int, progress: Progress
 ) -> None:
     """Answers the requests that have no answer yet, several at a time, and closes the server.
 
@@ -302,9 +302,9 @@ async def answer_here(
         progress: called with the number of answers after each.
     """
     app, free = make_app(server), asyncio.Semaphore(width)
-    under_way: deque[tuple[Line, asyncio.Task[tuple[int, bytes]]]] = deque()
+    under_way: deque[tuple[RequestLine, asyncio.Task[tuple[int, bytes]]]] = deque()
 
-    async def answer(line: Line) -> tuple[int, bytes]:
+    async def answer(line: RequestLine) -> tuple[int, bytes]:
         async with free:
             return await ask(app, line.url, bytes(line.body))
 

@@ -13,12 +13,12 @@ from typing import Any
 
 from ...errors import Unsupported
 from ...imports import install_command
-from . import Answers, Line, Progress, Requests
+from . import AnswerFile, Progress, RequestFile, RequestLine
 
 
 def answer_on_ray(
-    requests: Requests,
-    answers: Answers,
+    requests: RequestFile,
+    answers: AnswerFile,
     make_server: Callable[[], Any],
     width: int,
     replicas: int,
@@ -77,23 +77,23 @@ class Replica:
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, list[Any]]:
         """The answers to a batch of requests."""
         lines = [
-            Line("", str(url), _raw(body))
+            RequestLine("", str(url), _raw(body))
             for url, body in zip(batch["url"], batch["body"], strict=True)
         ]
         work = asyncio.run_coroutine_threadsafe(self._all(lines), self._loop)
-        found = work.result()
+        answered = work.result()
         return {
             "place": list(batch["place"]),
-            "status": [status for status, _ in found],
-            "answer": [answer for _, answer in found],
+            "status": [status for status, _ in answered],
+            "answer": [answer for _, answer in answered],
         }
 
-    async def _all(self, lines: list[Line]) -> list[tuple[int, bytes]]:
+    async def _all(self, lines: list[RequestLine]) -> list[tuple[int, bytes]]:
         from . import ask
 
         free = asyncio.Semaphore(self._width)
 
-        async def answer(line: Line) -> tuple[int, bytes]:
+        async def answer(line: RequestLine) -> tuple[int, bytes]:
             async with free:
                 return await ask(self._app, line.url, bytes(line.body))
 

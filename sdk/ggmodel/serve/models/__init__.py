@@ -12,13 +12,13 @@ from typing import Any
 import msgspec
 
 from ...errors import Busy, Cancelled, ConfigError, DeviceLost, Error, LoadError, ModelNotFound
-from ..errors import problem
+from ..errors import problem_of
 from ..monitoring import note_model
-from ..pool import Condition, Listed, same_name
+from ..pool import Condition, ListedModel, same_name
 from ..requests import Runner
 from ..runners.client import Needs
 from ..runners.engines import Engines
-from .catalogue import Catalogue, Entry, Target
+from .catalogue import Catalogue, PoolEntry, Target
 
 __all__ = ["ModelPool"]
 
@@ -66,7 +66,7 @@ class ModelPool:
         self._pinned, self._queue = {*pinned}, queue
         self._most, self._memory = most, memory
         self._engines = Engines(engine)
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, PoolEntry] = {}
         self._room = asyncio.Lock()
         self._released = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -124,15 +124,15 @@ class ModelPool:
             entry.users -= 1
             self._done(entry, keep_alive)
 
-    async def _entry(self, name: str | None) -> Entry:
+    async def _entry(self, name: str | None) -> PoolEntry:
         target = await self._catalogue.target(name)
         entry = self._entries.get(target.key)
         if entry is None:
             pinned = not self._pinned.isdisjoint((target.key, name))
-            entry = self._entries[target.key] = Entry(target, self._keep_alive, pinned)
+            entry = self._entries[target.key] = PoolEntry(target, self._keep_alive, pinned)
         return entry
 
-    def _done(self, entry: Entry, keep_alive: float | None) -> None:
+    def _done(self, entry: PoolEntry, keep_alive: float | None) -> None:
         """Has an unused model stay as long as the latest request wants it."""
         entry.used = time.monotonic()
         entry.keep_alive = self._keep_alive if keep_alive is None else min(keep_alive, _LONGEST)
@@ -146,7 +146,7 @@ class ModelPool:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _started(self, entry: Entry, options: Mapping[str, Any]) -> Any:
+    async def _started(self, entry: PoolEntry, options: Mapping[str, Any]) -> Any:
         """The runner of a model, which the caller then has."""
         while not entry.has(options):
             # It goes on where this caller gives up: others wait for it, too.
@@ -166,7 +166,7 @@ class ModelPool:
         if not task.cancelled():
             task.exception()  # nobody may be left to look at it
 
-    async def _prepare(self, entry: Entry, options: Mapping[str, Any]) -> None:
+    async def _prepare(self, entry: PoolEntry, options: Mapping[str, Any]) -> None:
         """Starts a runner where there is none, or where it was started with other options."""
         async with entry.lock:
             await self._check(entry, options)
@@ -182,7 +182,7 @@ class ModelPool:
         if not entry.users:
             self._done(entry, None)
 
-    async def _start(self, entry: Entry, options: Mapping[str, Any]) -> None:
+    async def _start(self, entry: PoolEntry, options: Mapping[str, Any]) -> None:
         async def admit(needs: Needs) -> bool:
             return await self._admit(entry, needs)
 
@@ -207,15 +207,15 @@ class ModelPool:
             entry.starting, entry.loading = False, Needs(0)
         log.info("loaded %s", entry.target.key)
 
-    async def _check(self, entry: Entry, options: Mapping[str, Any]) -> None:
+    async def _check(self, entry: PoolEntry, options: Mapping[str, Any]) -> None:
         """Looks before anything is stopped or loaded whether a request may want these options.
 
         Raises:
             ConfigError: it wants more context than the model was trained for, and than the server
                 gives it.
         """
-        wanted, own = options.get("context_length"), self._options.get("context_length")
-        if wanted is None or wanted == own:
+        length, own = options.get("context_length"), self._options.get("context_length")
+        if length is None or length == own:
             return
         if entry.longest is None:
             trained = await asyncio.to_thread(self._catalogue.trained_context, entry.target)
@@ -223,20 +223,20 @@ class ModelPool:
         if entry.longest is None:  # only the model itself knows
             entry.check_pause()
             await self._start(entry, self._options)
-        if entry.longest is not None and wanted > entry.longest:
+        if entry.longest is not None and length > entry.longest:
             raise ConfigError(
-                f"the context_length (num_ctx) of {wanted:,} is more than the {entry.longest:,} of "
+                f"the context_length (num_ctx) of {length:,} is more than the {entry.longest:,} of "
                 f"{entry.target.key}; ask for less"
             )
 
-    def _note_failure(self, entry: Entry, error: Error) -> None:
+    def _note_failure(self, entry: PoolEntry, error: Error) -> None:
         """A request whose own options fail does not keep the model from others."""
         if entry.options == self._options:
             entry.note_failure(error)
 
     # memory
 
-    async def _admit(self, entry: Entry, needs: Needs) -> bool:
+    async def _admit(self, entry: PoolEntry, needs: Needs) -> bool:
         """Whether there is room for a model. If not, room has been made, and the memory has to be
         looked at again; a model that has no room even alone may try."""
         async with self._room:
@@ -258,23 +258,23 @@ class ModelPool:
         await self._released.wait()
         return False
 
-    def _fits(self, needs: Needs, others: list[Entry]) -> bool:
+    def _fits(self, needs: Needs, others: list[PoolEntry]) -> bool:
         if self._most is not None and len(others) >= self._most:
             return False
-        known = [e.runner.needs if e.runner is not None else e.loading for e in others]
-        if self._memory is not None and needs.cpu + sum(n.cpu for n in known) > self._memory:
+        loaded = [e.runner.needs if e.runner is not None else e.loading for e in others]
+        if self._memory is not None and needs.cpu + sum(n.cpu for n in loaded) > self._memory:
             return False
         # Mapped files of other models count as free, and models under way have not taken theirs.
-        taken = sum(n.mapped for n in known) + sum(e.loading.cpu for e in others)
+        taken = sum(n.mapped for n in loaded) + sum(e.loading.cpu for e in others)
         return not needs.missing and needs.cpu + taken <= needs.free
 
-    async def _end(self, entry: Entry) -> None:
+    async def _end(self, entry: PoolEntry) -> None:
         """Unloads a model unless somebody wants it again."""
         async with entry.lock:
             if not entry.users and entry.runner is not None:
                 await self._stop(entry)
 
-    async def _stop(self, entry: Entry) -> None:
+    async def _stop(self, entry: PoolEntry) -> None:
         runner, entry.runner = entry.runner, None
         if runner is not None:
             log.info("unloading %s", entry.target.key)
@@ -283,13 +283,13 @@ class ModelPool:
 
     # the whole
 
-    async def listed(self) -> list[Listed]:
+    async def listed(self) -> list[ListedModel]:
         """See `Models.listed`."""
-        found = await asyncio.to_thread(self._catalogue.listed)
+        models = await asyncio.to_thread(self._catalogue.listed)
         entries = {e.target.key: e for e in self._entries.values() if e.runner is not None}
         paths = {str(e.target.path): e for e in entries.values() if e.target.path is not None}
         result = []
-        for one in found:
+        for one in models:
             entry = entries.get(one.name) or paths.get(one.path)
             if entry is not None and entry.runner is not None and not entry.runner.ended:
                 one = msgspec.structs.replace(one, state=entry.runner.state, expires=entry.expires)
@@ -338,11 +338,11 @@ def _of_server(error: Error, target: Target) -> Error:
     """The error of a load for requests, which are not to blame for it. A model of a store may be
     gone, and is then unknown."""
     blamed = (400,) if target.stored else (400, 404)
-    if problem(error).status in blamed:
+    if problem_of(error).status in blamed:
         return LoadError(f"{target.key} cannot be loaded: {error}")
     return error
 
 
-def _holds(entry: Entry) -> bool:
+def _holds(entry: PoolEntry) -> bool:
     """Whether a model is in memory, or will be."""
     return entry.runner is not None or entry.loading.cpu > 0

@@ -18,7 +18,7 @@ from ...errors import DeviceLost, Error, ModelNotFound
 from ...gguf_file import open_gguf
 from ...gguf_file.values import KeyValues
 from ...names import Stored, find_stored, stored
-from ..pool import Condition, Listed, best_name
+from ..pool import Condition, ListedModel, best_name
 from ..requests import Runner
 from ..runners.client import Needs
 
@@ -55,7 +55,7 @@ class Catalogue:
 
     def __init__(self, named: Mapping[str, str], stores: bool, any_name: bool = False):
         self.named, self._stores, self._any_name = dict(named), stores, any_name
-        self._found: dict[str, tuple[float, Target]] = {}
+        self._targets: dict[str, tuple[float, Target]] = {}
         self._headers: dict[tuple[str, int], dict[str, Any]] = {}
 
     async def target(self, name: str | None) -> Target:
@@ -72,17 +72,17 @@ class Catalogue:
             raise ModelNotFound(
                 f"there is no model {name[:200]!r}…: names have up to {_LONGEST:,} characters"
             )
-        seen, target = self._found.get(name, (0.0, None))
-        if target is None or time.monotonic() - seen > _REMEMBERED:
+        since, target = self._targets.get(name, (0.0, None))
+        if target is None or time.monotonic() - since > _REMEMBERED:
             try:
                 target = await asyncio.to_thread(self.look, name)
             except ModelNotFound:
                 if not (self._any_name and self.named):
                     raise
                 return await self.target(None)  # not remembered: there is no end of such names
-            self._found[name] = time.monotonic(), target
-            if len(self._found) > _SPELLINGS:
-                del self._found[next(iter(self._found))]
+            self._targets[name] = time.monotonic(), target
+            if len(self._targets) > _SPELLINGS:
+                del self._targets[next(iter(self._targets))]
         return target
 
     def look(self, name: str) -> Target:
@@ -98,17 +98,17 @@ class Catalogue:
         spellings = (name, name.removesuffix(":latest")) if self._stores else ()
         for spelling in dict.fromkeys(spellings):
             with suppress(Error):  # it is no name, or cannot be used: the list says why
-                if found := find_stored(spelling):
-                    return Target(found.name, spelling, found.path, stored=True)
-        known = ", ".join(self.named) or "none"
+                if model := find_stored(spelling):
+                    return Target(model.name, spelling, model.path, stored=True)
+        names = ", ".join(self.named) or "none"
         stores = ", and no store of this machine has it" if self._stores else ""
         raise ModelNotFound(
-            f"there is no model {name[:200]!r}{stores}; models named at start: {known}"
+            f"there is no model {name[:200]!r}{stores}; models named at start: {names}"
         )
 
     def forget(self) -> None:
         """Looks all names up anew."""
-        self._found.clear()
+        self._targets.clear()
 
     def trained_context(self, target: Target) -> int | None:
         """The context that the model of a GGUF file was trained for; None where nothing tells. For
@@ -120,19 +120,19 @@ class Catalogue:
             return KeyValues(source.metadata).get("context_length", int) or None
         return None
 
-    def listed(self) -> list[Listed]:
+    def listed(self) -> list[ListedModel]:
         """All models; reads the headers of new files. For a thread."""
-        found = [
-            _listed(name, _place(source) or Path(source)) for name, source in self.named.items()
+        models = [
+            _list(name, _place(source) or Path(source)) for name, source in self.named.items()
         ]
         if self._stores:
-            known = {one.path for one in found}
+            paths = {one.path for one in models}
             for one in _usable(stored()):
-                if str(one.path) not in known and best_name(one.name, self.named) is None:
-                    found.append(_listed(one.name, one.path, one.nbytes, one.store, one.digest))
-        for one in found:
+                if str(one.path) not in paths and best_name(one.name, self.named) is None:
+                    models.append(_list(one.name, one.path, one.nbytes, one.store, one.digest))
+        for one in models:
             one.details = {**one.details, **self._header(one.path)}
-        return found
+        return models
 
     def _header(self, path: str) -> dict[str, Any]:
         """The architecture, the number of parameters and the main type of a GGUF file."""
@@ -152,8 +152,8 @@ def _place(source: str) -> Path | None:
     if os.path.exists(source):
         return Path(source)
     with suppress(Error):
-        if found := find_stored(source):
-            return found.path
+        if model := find_stored(source):
+            return model.path
     return None
 
 
@@ -161,7 +161,7 @@ def _usable(models: Iterable[Stored]) -> Iterable[Any]:
     return [one for one in models if one.path is not None and not one.problem]
 
 
-def _listed(name: str, path: Path, nbytes: int = 0, store: str = "", digest: str = "") -> Listed:
+def _list(name: str, path: Path, nbytes: int = 0, store: str = "", digest: str = "") -> ListedModel:
     created = 0.0
     with suppress(OSError):
         created, size = path.stat().st_mtime, path.stat().st_size
@@ -173,7 +173,7 @@ def _listed(name: str, path: Path, nbytes: int = 0, store: str = "", digest: str
     details = {"format": "safetensors" if path.is_dir() else "gguf"}
     if store:
         details["store"] = store
-    return Listed(name, str(path), created, nbytes, digest, details=details)
+    return ListedModel(name, str(path), created, nbytes, digest, details=details)
 
 
 def _size(folder: Path) -> int:
@@ -196,7 +196,7 @@ def _read_header(path: str) -> dict[str, Any]:
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds between starts that fail one after the other
 
 
-class Held(Runner, Protocol):
+class PooledRunner(Runner, Protocol):
     """A runner as the pool holds it.
 
     Attributes:
@@ -216,7 +216,7 @@ class Held(Runner, Protocol):
         ...
 
 
-class Entry:
+class PoolEntry:
     """A model and its runner.
 
     Attributes:
@@ -232,7 +232,7 @@ class Entry:
     def __init__(self, target: Target, keep_alive: float, pinned: bool):
         self.target, self.keep_alive, self.pinned = target, keep_alive, pinned
         self.lock = asyncio.Lock()
-        self.runner: Held | None = None
+        self.runner: PooledRunner | None = None
         self.options: Mapping[str, Any] = {}
         self.users = self.active = 0
         self.used = time.monotonic()
@@ -277,7 +277,7 @@ class Entry:
         runs = self.runner is not None and not self.runner.ended
         return runs and not self.lock.locked() and self.suits(options)
 
-    def take(self) -> Held:
+    def take(self) -> PooledRunner:
         """A request has the runner."""
         assert self.runner is not None
         self.active += 1

@@ -23,7 +23,7 @@ from .replica import Replica
 __all__ = ["Plan", "deployed"]
 
 
-class News(NamedTuple):
+class LoadProgress(NamedTuple):
     """How far the replicas are.
 
     Attributes:
@@ -42,7 +42,7 @@ class Board:
         self._shares: dict[str, float] = {}
         self._failed: tuple[str, str] | None = None
 
-    def tell(self, replica: str, share: float) -> None:
+    def report(self, replica: str, share: float) -> None:
         """A replica has loaded so much of its model."""
         self._shares[replica] = share
 
@@ -54,9 +54,9 @@ class Board:
         """
         self._failed = self._failed or (error, message)
 
-    def read(self) -> News:
+    def read(self) -> LoadProgress:
         """The latest."""
-        return News(self._shares, self._failed)
+        return LoadProgress(self._shares, self._failed)
 
     def ping(self) -> None:
         """Answers as long as the server lives."""
@@ -195,30 +195,30 @@ class _Deployment:
 
     def _wait(self, progress: Progress) -> None:
         """Until all replicas have loaded their model."""
-        wanted = self._plan.replicas * len(self._plan.named)
+        total = self._plan.replicas * len(self._plan.named)
         while True:
-            news = self._ray.get(self._board.read.remote())
-            if news.failed is not None:
-                raise error_of(Failure(*news.failed))
+            load = self._ray.get(self._board.read.remote())
+            if load.failed is not None:
+                raise error_of(Failure(*load.failed))
             status = self._serve.status().applications
-            found = [status[name] for name in self._applications.values() if name in status]
-            for one in found:
+            applications = [status[name] for name in self._applications.values() if name in status]
+            for one in applications:
                 if one.status in ("DEPLOY_FAILED", "UNHEALTHY"):
                     raise LoadError(f"Ray cannot start the replicas: {_reason(one)}")
-            if len(found) == len(self._applications) and all(_runs(one) for one in found):
+            if sum(map(_runs, applications)) == len(self._applications):
                 return
-            progress(sum(news.shares.values()) / wanted)
+            progress(sum(load.shares.values()) / total)
             time.sleep(_LOOK_SECONDS)
 
     def lack(self, name: str) -> str:
         """The reason why no replica of a model runs; "" where one does."""
-        found = self._serve.status().applications.get(self._applications[name])
-        if found is None:
+        application = self._serve.status().applications.get(self._applications[name])
+        if application is None:
             return "they were removed from Ray Serve"
-        states = [one.replica_states for one in found.deployments.values()]
+        states = [one.replica_states for one in application.deployments.values()]
         if any(one.get("RUNNING", 0) for one in states):
             return ""
-        return _reason(found) or "they are being started again"
+        return _reason(application) or "they are being started again"
 
     def end(self) -> None:
         """Takes all away."""
@@ -240,8 +240,8 @@ def _runs(application: Any) -> bool:
 
 def _reason(application: Any) -> str:
     """Ray's own words, shortened."""
-    told: Sequence[str] = [
+    texts: Sequence[str] = [
         application.message,
         *(one.message for one in application.deployments.values()),
     ]
-    return " ".join(" ".join(text.split())[:300] for text in told if text)
+    return " ".join(" ".join(text.split())[:300] for text in texts if text)

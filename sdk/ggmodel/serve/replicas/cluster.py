@@ -127,17 +127,17 @@ def check_room(count: int, cpus: float, gpus: float) -> None:
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     room = sum(_fitting(node, cpus, gpus) for node in nodes)
     each = f"--ray-cpus {cpus:g}" + f" and --ray-gpus {gpus:g}" * (gpus > 0)
-    wanted = f"{count} replicas with {each} each are wanted"
+    demand = f"{count} replicas with {each} each are wanted"
     if count > room:
         raise ConfigError(
-            f"{wanted}, and the cluster of {_counted(nodes)} has room for {room}; give a lower "
+            f"{demand}, and the cluster of {_counted(nodes)} has room for {room}; give a lower "
             "--ray, or add machines"
         )
     deadline = time.monotonic() + _ROOM_SECONDS
     while _fitting(free := ray.available_resources(), cpus, gpus) < count:
         if time.monotonic() > deadline:
             raise ConfigError(
-                f"{wanted}, and others use the cluster of {_counted(nodes)}: {_amounts(free)} are "
+                f"{demand}, and others use the cluster of {_counted(nodes)}: {_amounts(free)} are "
                 "free; give a lower --ray, or wait"
             )
         time.sleep(0.2)
@@ -145,11 +145,11 @@ def check_room(count: int, cpus: float, gpus: float) -> None:
 
 def _fitting(resources: Any, cpus: float, gpus: float) -> int:
     """How many replicas fit."""
-    wanted = {"CPU": cpus, "GPU": gpus}
+    shares = {"CPU": cpus, "GPU": gpus}
     slack = 1e-6  # Ray counts in ten-thousandths
     return min(
         math.floor(resources.get(name, 0) / share + slack)
-        for name, share in wanted.items()
+        for name, share in shares.items()
         if share > 0
     )
 

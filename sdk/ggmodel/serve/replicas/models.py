@@ -13,9 +13,9 @@ import msgspec
 from ...errors import Busy, ConfigError, DeviceLost, Unsupported
 from ..models.catalogue import Catalogue
 from ..monitoring import note_model
-from ..pool import Condition, Listed
+from ..pool import Condition, ListedModel
 from ..requests import Event, Failure, Finished, Request, Runner, Started, State, TokenEvent
-from ..runners.protocol import Questions, answers, error_of, pack
+from ..runners.protocol import RemoteRunner, answers, error_of, pack
 from . import replica
 
 log = logging.getLogger("ggmodel.serve")
@@ -29,7 +29,7 @@ class ReplicaLost(DeviceLost):
     """A replica has ended, with its process or its machine."""
 
 
-class Replicas(Questions):
+class Replicas(RemoteRunner):
     """A `Runner` whose work is done by replicas.
 
     A request whose replica is lost before its first token goes to another one. If the model's own
@@ -67,9 +67,9 @@ class Replicas(Questions):
         async def ask() -> bytes:
             return await self._one(self._state_of_one.remote())
 
-        found = replica.state.decode(await self._retried(ask))
-        parallel = found.parallel * self._count
-        self._state = msgspec.structs.replace(found, parallel=parallel)
+        state = replica.state.decode(await self._retried(ask))
+        parallel = state.parallel * self._count
+        self._state = msgspec.structs.replace(state, parallel=parallel)
 
     @property
     def started(self) -> bool:
@@ -113,10 +113,10 @@ class Replicas(Questions):
         body = pack(request)
 
         async def ask() -> Any:
-            found = replica.result.decode(await self._one(self._ask_one.remote(method, body)))
-            if found.failure is not None:
-                raise error_of(found.failure)
-            return answers[method].decode(found.body)
+            result = replica.result.decode(await self._one(self._ask_one.remote(method, body)))
+            if result.failure is not None:
+                raise error_of(result.failure)
+            return answers[method].decode(result.body)
 
         self._open += 1
         try:
@@ -128,11 +128,11 @@ class Replicas(Questions):
         """An answer that is one message."""
         over = False
         try:
-            found = await self._first(_whole(reply))
+            data = await self._first(_whole(reply))
             over = True
-            return found
+            return data
         except Exception as error:
-            raise self._told(error) from None
+            raise self._own_error(error) from None
         finally:
             if not over:
                 _cancel(reply)
@@ -160,7 +160,7 @@ class Replicas(Questions):
                 part = None if over else await _next(reply)
             over = True
         except Exception as error:
-            raise self._told(error) from None
+            raise self._own_error(error) from None
         finally:
             if not over:
                 _cancel(reply)
@@ -181,7 +181,7 @@ class Replicas(Questions):
             waiting.cancel()
             waiting.add_done_callback(_look_at)  # nobody else may
 
-    def _told(self, error: Exception) -> Exception:
+    def _own_error(self, error: Exception) -> Exception:
         """An error of Ray's as one of ours."""
         if not self._is_lost(error):
             return error
@@ -284,11 +284,11 @@ class ReplicatedModels:
     def start(self) -> None:
         """Nothing: they are there."""
 
-    async def listed(self) -> list[Listed]:
+    async def listed(self) -> list[ListedModel]:
         """See `Models.listed`."""
-        found = await asyncio.to_thread(self._catalogue.listed)
-        states = {one.name: (await self._started(one.name)).state for one in found}
-        return [msgspec.structs.replace(one, state=states[one.name]) for one in found]
+        models = await asyncio.to_thread(self._catalogue.listed)
+        states = {one.name: (await self._started(one.name)).state for one in models}
+        return [msgspec.structs.replace(one, state=states[one.name]) for one in models]
 
     def conditions(self) -> dict[str, Condition]:
         """See `Models.conditions`."""
@@ -307,11 +307,11 @@ class ReplicatedModels:
         """Nothing: replicas end with the deployment."""
 
 
-def _check(wanted: Mapping[str, Any], own: Mapping[str, Any], replicas: Replicas, key: str) -> None:
+def _check(options: Mapping[str, Any], own: Mapping[str, Any], runner: Replicas, key: str) -> None:
     """Whether replicas with their own options can do what others are wanted for."""
-    for name, value in wanted.items():
+    for name, value in options.items():
         if name == "context_length" and value is not None:
-            most = replicas.state.context_length
+            most = runner.state.context_length
             if value > most:
                 raise ConfigError(
                     f"the context_length (num_ctx) of {value:,} is more than the {most:,} that the "

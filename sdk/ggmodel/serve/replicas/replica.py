@@ -19,7 +19,7 @@ from ..runners.protocol import METHODS, Result, failure_of, pack, requests
 from .cluster import need_ray
 
 if TYPE_CHECKING:
-    from ..models.catalogue import Held
+    from ..models.catalogue import PooledRunner
 
 encode = msgspec.msgpack.Encoder().encode
 events = msgspec.msgpack.Decoder(list[Event | Failure])
@@ -40,12 +40,12 @@ class Replica:
         board: the actor `Board` of the server.
     """
 
-    _runner: Held
+    _runner: PooledRunner
 
     def __init__(self, board: Any):
         context = need_ray().serve.get_replica_context()
         self._board, self._application, self._id = board, context.app_name, context.replica_tag
-        self._told = 0.0
+        self._reported = 0.0
 
     async def reconfigure(self, model: Mapping[str, Any]) -> None:
         """Loads the model; Ray Serve calls it once, before there are requests.
@@ -56,7 +56,7 @@ class Replica:
         Raises:
             Error: it cannot be loaded. The board knows, too.
         """
-        self._tell(0.0)
+        self._report(0.0)
         try:
             catalogue = Catalogue({model["name"]: model["source"]}, stores=False)
             target = await asyncio.to_thread(catalogue.look, model["name"])
@@ -66,15 +66,15 @@ class Replica:
             failure = failure_of(error)
             await self._board.fail.remote(failure.error, failure.message)
             raise
-        self._tell(1.0)
+        self._report(1.0)
 
     def _progress(self, share: float) -> None:
-        if share - self._told >= _FINER:
-            self._tell(share)
+        if share - self._reported >= _FINER:
+            self._report(share)
 
-    def _tell(self, share: float) -> None:
-        self._told = share
-        self._board.tell.remote(self._id, share)
+    def _report(self, share: float) -> None:
+        self._reported = share
+        self._board.report.remote(self._id, share)
 
     async def check_health(self) -> None:
         """Ray Serve calls it all the time. Where the server has gone without a farewell, its

@@ -21,12 +21,12 @@ from ...errors import DeviceLost, Error, FormatError, Unsupported
 from ..requests import Event, Failure, Finished, Request, State, TokenEvent
 from .protocol import (
     WINDOW,
-    Call,
     Cancel,
     Events,
     Hello,
+    MethodCall,
     Ping,
-    Questions,
+    RemoteRunner,
     Result,
     Splitter,
     Taken,
@@ -67,6 +67,7 @@ class Child:
     """A process of Python that writes lines of JSON, seen from an event loop.
 
     Args:
+        first: the first line that it reads.
         heard: called in the loop with each message.
 
     Attributes:
@@ -77,7 +78,7 @@ class Child:
     """
 
     def __init__(
-        self, module: str, told: Mapping[str, Any], heard: Callable[[dict[str, Any]], None]
+        self, module: str, first: Mapping[str, Any], heard: Callable[[dict[str, Any]], None]
     ):
         self._loop, self._heard = asyncio.get_running_loop(), heard
         self.ended = asyncio.Event()
@@ -95,9 +96,9 @@ class Child:
         self.pid = self._process.pid
         self._tail = concurrency.Tail(self._process)
         threading.Thread(target=self._listen, name="ggmodel-child", daemon=True).start()
-        self.tell(told)
+        self.send(first)
 
-    def tell(self, message: Any) -> None:
+    def send(self, message: Any) -> None:
         """Sends a line of JSON."""
         assert self._process.stdin is not None
         with suppress(OSError, ValueError):  # it has ended, and says why
@@ -147,7 +148,7 @@ log = logging.getLogger("ggmodel.serve")
 _HELLO_SECONDS = 30.0
 
 
-class Conversation(Questions, asyncio.Protocol):
+class RunnerConnection(RemoteRunner, asyncio.Protocol):
     """The requests to a runner, and their answers.
 
     Attributes:
@@ -257,7 +258,7 @@ class Conversation(Questions, asyncio.Protocol):
             raise self._lost_again()
         self._last += 1
         id = self._last
-        data = frame(Call(id, method, pack(request)))
+        data = frame(MethodCall(id, method, pack(request)))
         await self._writable.wait()
         if self._lost is not None:
             raise self._lost_again()

@@ -26,9 +26,9 @@ from .protocol import (
     HELLO_BYTES,
     METHODS,
     VERSION,
-    Call,
     Cancel,
     Events,
+    MethodCall,
     Ping,
     Result,
     Splitter,
@@ -62,12 +62,12 @@ class Pools:
     def __init__(self) -> None:
         self._threads = {kind: ThreadPoolExecutor(4, f"ggmodel-{kind}") for kind in _KINDS}
 
-    def submit(self, call: Call, request: Any, work: Callable[[], None]) -> Future[None]:
+    def submit(self, call: MethodCall, request: Any, work: Callable[[], None]) -> Future[None]:
         """Calls `work` as soon as a thread for requests of this kind is free."""
         return self._threads[self._kind(call, request)].submit(work)
 
     @staticmethod
-    def _kind(call: Call, request: Any) -> str:
+    def _kind(call: MethodCall, request: Any) -> str:
         if call.method not in _PROMPTS or getattr(request, "prompt_logprobs", None) is not None:
             return "call"
         if getattr(request, "grammar", None) is not None:
@@ -184,7 +184,7 @@ class Session:
 
     def _take(self, encoded: bytes) -> None:
         message = from_client.decode(encoded)
-        if isinstance(message, Call):
+        if isinstance(message, MethodCall):
             self._begin(message)
         elif isinstance(message, Ping):
             self._outbox.put(frame(message))
@@ -199,7 +199,7 @@ class Session:
             request.answer.granted += message.count
             self._outbox.put(request)
 
-    def _begin(self, call: Call) -> None:
+    def _begin(self, call: MethodCall) -> None:
         if call.method not in METHODS or call.id in self._requests or call.id < 1:
             raise FormatError(f"no request can be {call.method[:40]!r} with number {call.id}")
         if len(self._requests) >= limits.runner_requests:
@@ -337,7 +337,7 @@ class Listener:
         self._places = threading.BoundedSemaphore(_CONNECTIONS)
         self._pools = Pools()
         self._loaded: tuple[Work, State] | None = None
-        self._known: dict[str, Callable[[], Any]] = {
+        self._answers: dict[str, Callable[[], Any]] = {
             "/info": _devices,
             "/active": lambda: [],
             "/state": lambda: None,
@@ -349,7 +349,7 @@ class Listener:
         devices = [{"id": d.id, "backend": d.library} for d in model.backend.backend_devices()]
         work, state = Work(model), state_of(model)
         described = lossy(msgspec.json.encode, state)
-        self._known |= {"/active": lambda: devices, "/state": lambda: described}
+        self._answers |= {"/active": lambda: devices, "/state": lambda: described}
         self._loaded = work, state
 
     def close(self) -> None:
@@ -377,7 +377,7 @@ class Listener:
                 connection.settimeout(_FIRST_SECONDS)
                 first = connection.recv(HELLO_BYTES)
                 if first.startswith(b"GET "):
-                    answer(connection, first, self._known)
+                    answer(connection, first, self._answers)
                 elif self._loaded is not None:
                     work, state = self._loaded
                     Session(connection, self._token, work, state, self._pools).serve(first)

@@ -13,7 +13,7 @@ from ...errors import ArchitectureError, Cancelled, ConfigError, DeviceLost, Err
 from ...names import find
 from ...names.grammar import hub_name
 from ..requests import Failure
-from .client import Admit, Child, Conversation, Needs
+from .client import Admit, Child, Needs, RunnerConnection
 from .llama_cpp import LlamaCppRunner, program
 from .protocol import Watchdog, error_of, pause, silent
 
@@ -27,7 +27,7 @@ _MODULE = "ggmodel.serve.runners.process"
 _POST_MORTEM_SECONDS = 2.0  # between the end of the connection and that of the process
 
 
-class GgmodelRunner(Conversation):
+class GgmodelRunner(RunnerConnection):
     """A `Runner` in a process of ggmodel; made by `start`.
 
     Attributes:
@@ -76,9 +76,9 @@ class GgmodelRunner(Conversation):
         """
         self, token = cls(name or model), secrets.token_urlsafe(32)
         self._progress, self._admit = progress, admit
-        told = {"model": model, "token": token, "options": dict(options or {})}
-        told |= {"stored": stored, "asks": admit is not None, "pause": pause()}
-        self._child = Child(_MODULE, told, self._heard)
+        first = {"model": model, "token": token, "options": dict(options or {})}
+        first |= {"stored": stored, "asks": admit is not None, "pause": pause()}
+        self._child = Child(_MODULE, first, self._heard)
         self.pid = self._child.pid
         watch = asyncio.ensure_future(self._watch())
         try:
@@ -120,7 +120,7 @@ class GgmodelRunner(Conversation):
     async def _decide(self) -> None:
         assert self._admit is not None
         try:
-            self._child.tell("load" if await self._admit(self.needs) else "look")
+            self._child.send("load" if await self._admit(self.needs) else "look")
         except Error as error:
             if not self._loading.done():
                 self._loading.set_exception(error)
@@ -193,14 +193,14 @@ class Engines:
         from ...runner.options import Options
 
         try:
-            found = find(target.source, download=False)
+            resolved = find(target.source, download=False)
         except ModelNotFound:
             if hub_name(target.source) is None:
                 raise
             return
         own = Options(**options)
         with (
-            open_source(found, own.mmproj, own.models, own.type) as source,
+            open_source(resolved, own.mmproj, own.models, own.type) as source,
             Preparation(source, own) as steps,
         ):
             try:

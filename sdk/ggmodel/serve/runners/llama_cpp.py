@@ -35,7 +35,7 @@ from ..requests import (
     Transcript,
 )
 from .client import Admit, Child, Needs
-from .llama_http import HTTPPeer, as_base64, body_of, cut_to, ended_of, pieces_of
+from .llama_http import HTTPPeer, as_base64, body_of, cut_to, events_of, finished_of
 from .protocol import error_of
 
 PROGRAM, PACKAGE = "llama-server", "xllamacpp"
@@ -50,8 +50,8 @@ _MEANINGLESS = {"backend", "optimize", "models", "strict"}
 
 def program() -> str | None:
     """The installed llama.cpp that models are handed to; None if there is none."""
-    found = shutil.which(PROGRAM)
-    return found or (PACKAGE if importlib.util.find_spec(PACKAGE) is not None else None)
+    path = shutil.which(PROGRAM)
+    return path or (PACKAGE if importlib.util.find_spec(PACKAGE) is not None else None)
 
 
 class LlamaCppRunner:
@@ -70,7 +70,7 @@ class LlamaCppRunner:
     def __init__(self, name: str):
         self.name, self.needs = name, Needs(0)
         self._ready: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._told: dict[str, Any] = {}
+        self._ready_message: dict[str, Any] = {}
         self._marker, self._closed, self._busy = "", False, 0
 
     @classmethod
@@ -92,16 +92,16 @@ class LlamaCppRunner:
         while admit is not None and not await admit(self.needs):
             self.needs = Needs(size, _free_memory(), size)
         taken = {name: value for name, value in options.items() if name in _TAKEN}
-        told = {"model": str(path), "token": token, "options": taken}
-        self._child = Child(_MODULE, told, self._heard)
+        first = {"model": str(path), "token": token, "options": taken}
+        self._child = Child(_MODULE, first, self._heard)
         self.pid = self._child.pid
         ended = asyncio.ensure_future(self._child.ended.wait())
         try:
             await asyncio.wait([self._ready, ended], return_when=asyncio.FIRST_COMPLETED)
             if not self._ready.done():
                 raise DeviceLost(f"llama.cpp {self._child.post_mortem} as it loaded {name}")
-            self._told = self._ready.result()
-            self._peer = HTTPPeer(name, self._told["port"], token)
+            self._ready_message = self._ready.result()
+            self._peer = HTTPPeer(name, self._ready_message["port"], token)
             await self._describe(path)
         except BaseException:
             await self._child.end()
@@ -121,7 +121,7 @@ class LlamaCppRunner:
     async def _describe(self, path: Path) -> None:
         props, models = await asyncio.gather(self._peer.ask("/props"), self._peer.ask("/v1/models"))
         about = models["data"][0].get("meta") or {}
-        metadata, kind = self._told["metadata"], self._told["kind"]
+        metadata, kind = self._ready_message["metadata"], self._ready_message["kind"]
         template = props.get("chat_template") or ""
         self._marker = props.get("media_marker") or "<__media__>"
         modalities = {"vision": "image", "audio": "audio", "video": "video"}
@@ -162,21 +162,21 @@ class LlamaCppRunner:
     async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
         if request.prompt_logprobs is not None:
             raise Unsupported("llama.cpp's server gives no log-probabilities of prompts")
-        body = body_of(request, self._told["metadata"])
+        body = body_of(request, self._ready_message["metadata"])
         ids, ending, prompt = await self._prompt(request.prompt)
         body["prompt"] = prompt
         if request.special:
-            body["preserved_tokens"] = self._told["control"]
+            body["preserved_tokens"] = self._ready_message["control"]
         wants = bool(request.options.get("logprobs") or request.options.get("top_logprobs"))
         listed = int(request.options.get("top_logprobs") or 0)
         self._busy += 1
         try:
             yield Started(ids, ending)
             async for event in self._events("/completion", body):
-                for piece in pieces_of(event, wants, listed):
+                for piece in events_of(event, wants, listed):
                     yield piece
                 if event["stop"]:
-                    yield ended_of(event)
+                    yield finished_of(event)
                     return
             raise DeviceLost(f"llama.cpp's answer for {self.name} broke off")
         finally:
@@ -256,8 +256,8 @@ class LlamaCppRunner:
         if pieces is not None:
             return Tokens(ids, [pieces.encode()])
         each = await asyncio.gather(*(self._piece(id) for id in dict.fromkeys(ids)))
-        known = dict(zip(dict.fromkeys(ids), each, strict=True))
-        return Tokens(ids, [known[id] for id in ids])
+        by_id = dict(zip(dict.fromkeys(ids), each, strict=True))
+        return Tokens(ids, [by_id[id] for id in ids])
 
     async def _piece(self, id: int) -> bytes:
         if id < 0:
@@ -280,8 +280,8 @@ class LlamaCppRunner:
             most = self._state.context_length
             texts = [[*t[: most - 1], t[-1]] if len(t) > most else t for t in texts]
         body = {"content": texts, "embd_normalize": 2 if request.normalize else -1}
-        found = sorted(await self._ask("/embeddings", body), key=lambda one: one["index"])
-        rows = [one["embedding"][0] for one in found]
+        results = sorted(await self._ask("/embeddings", body), key=lambda one: one["index"])
+        rows = [one["embedding"][0] for one in results]
         if (most := request.dimensions) is not None:
             if not 1 <= most <= len(rows[0]):
                 raise ConfigError(f"dimensions is {most}; rows of this model have {len(rows[0])}")
@@ -317,7 +317,7 @@ def _free_memory() -> int:
         return machine.memory().free
     try:
         with open("/proc/meminfo") as lines:
-            known = dict(line.split(":", 1) for line in lines)
-        return int(known["MemAvailable"].split()[0]) << 10
+            fields = dict(line.split(":", 1) for line in lines)
+        return int(fields["MemAvailable"].split()[0]) << 10
     except (OSError, KeyError, ValueError):
         return sys.maxsize

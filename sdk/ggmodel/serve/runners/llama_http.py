@@ -122,8 +122,8 @@ def _error(status: int, body: bytes) -> Error:
     """An error as llama-server tells it: {"error": {"code": …, "message": …}}."""
     message = body.decode("utf-8", "replace")[:400]
     with suppress(ValueError, KeyError, TypeError, AttributeError):
-        told = json.loads(body)
-        message = told.get("error", told)["message"]
+        answer = json.loads(body)
+        message = answer.get("error", answer)["message"]
     return _ERRORS.get(status, ComputeError)(f"llama.cpp: {message}")
 
 
@@ -149,25 +149,25 @@ def body_of(request: Request, metadata: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         metadata: of the model. llama-server follows its advice where a request says nothing.
     """
-    given = dict(request.options)
-    for option, value in given.items():
+    options = dict(request.options)
+    for option, value in options.items():
         if option not in _REST and option not in _SAMPLING and value:
             raise ConfigError(f"llama.cpp's server has no option {option}; leave it out")
     in_file = {option for key, option in SAMPLING_KEYS.items() if key in metadata}
     defaults = {name: value for name, value in _SAMPLING.items() if name not in in_file}
-    body = {name: v for name, v in (defaults | given).items() if name in _SAMPLING}
-    limit, stop = given.get("max_tokens"), given.get("stop", ())
-    biases = given.get("logit_bias") or {}
+    body = {name: v for name, v in (defaults | options).items() if name in _SAMPLING}
+    limit, stop = options.get("max_tokens"), options.get("stop", ())
+    biases = options.get("logit_bias") or {}
     body |= {
         "stream": True,
         "return_tokens": True,
         "n_predict": -1 if limit is None else limit,
-        "n_keep": given.get("num_keep", 0),
+        "n_keep": options.get("num_keep", 0),
         "stop": [stop] if isinstance(stop, str) else list(stop),
         "logit_bias": [[int(t), False if b == -math.inf else b] for t, b in biases.items()],
     }
-    if given.get("logprobs") or given.get("top_logprobs"):
-        body["n_probs"] = max(1, given.get("top_logprobs") or 0)
+    if options.get("logprobs") or options.get("top_logprobs"):
+        body["n_probs"] = max(1, options.get("top_logprobs") or 0)
     return body | _grammar(request)
 
 
@@ -188,14 +188,14 @@ def _grammar(request: Request) -> dict[str, Any]:
     )
 
 
-def pieces_of(event: Mapping[str, Any], wants: bool, listed: int) -> list[TokenEvent]:
+def events_of(event: Mapping[str, Any], wants: bool, listed: int) -> list[TokenEvent]:
     """The pieces of an event: mostly one, of one token."""
     ids, text = event.get("tokens") or [], event.get("content") or ""
-    found = event.get("completion_probabilities") or []
+    probabilities = event.get("completion_probabilities") or []
     if not ids:
         return [TokenEvent(text)] if text else []
     first, *more = ids
-    tokens = [_token(one, listed) for one in found] if wants else []
+    tokens = [_token(one, listed) for one in probabilities] if wants else []
     pieces = [TokenEvent(text, first, tokens[0] if tokens else None)]
     return pieces + [
         TokenEvent("", id, tokens[i] if i < len(tokens) else None) for i, id in enumerate(more, 1)
@@ -208,7 +208,7 @@ def _token(one: Mapping[str, Any], listed: int = 0) -> Token:
     return Token(one["id"], one["token"], data, one["logprob"], top)
 
 
-def ended_of(event: Mapping[str, Any]) -> Finished:
+def finished_of(event: Mapping[str, Any]) -> Finished:
     """The end of an answer, from llama-server's last event."""
     times = event.get("timings") or {}
     return Finished(

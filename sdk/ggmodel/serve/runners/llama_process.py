@@ -28,7 +28,7 @@ from ... import concurrency
 from ...errors import ComputeError, Error, Unsupported
 from ...gguf_file import open_gguf
 from ...platforms.processes import CHILD
-from .process import heard, say
+from .process import read_line, write_line
 from .state import plain_metadata
 
 _PR_SET_PDEATHSIG = 1
@@ -88,11 +88,11 @@ _ARGUMENTS = {
 def main() -> None:
     """Serves the model of the first line of standard input: JSON, `model`, `token`, `options`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    told = heard()
+    request = read_line()
     running: list[subprocess.Popen[bytes]] = []
     threading.Thread(target=_end_with_input, args=(running,), daemon=True).start()
     try:
-        path, options = told["model"], told["options"]
+        path, options = request["model"], request["options"]
         with open_gguf(path) as source:
             metadata = plain_metadata(source.metadata)
             control = _control(source.metadata)
@@ -100,13 +100,14 @@ def main() -> None:
         options["total_context"] = _total_context(options, metadata)
         program = shutil.which(PROGRAM)
         if program is not None:
-            port = _run(program, path, told["token"], kind, options, running)
+            port = _run(program, path, request["token"], kind, options, running)
         else:
-            port = _run_package(path, told["token"], kind, options)
+            port = _run_package(path, request["token"], kind, options)
     except Error as error:
-        say({"event": "failed", "error": type(error).__name__, "message": str(error)})
+        write_line({"event": "failed", "error": type(error).__name__, "message": str(error)})
         os._exit(1)
-    say({"event": "ready", "port": port, "metadata": metadata, "control": control, "kind": kind})
+    ready = {"port": port, "metadata": metadata, "control": control, "kind": kind}
+    write_line({"event": "ready", **ready})
     if running:
         running[0].wait()
         os._exit(1)

@@ -24,13 +24,13 @@ from ...errors import Error, ModelNotFound
 from ...names import ResolvedModel, find_stored
 from ...platforms.processes import leave_no_core, prepare_to_serve
 
-Tell = Callable[[Mapping[str, Any]], None]
+Report = Callable[[Mapping[str, Any]], None]
 _FINER = 0.01  # the least share of progress that is told
-_saying = threading.Lock()
+_writing = threading.Lock()
 
 
 def serve(
-    source: str | ResolvedModel, token: str, port: int, options: Mapping[str, Any], tell: Tell
+    source: str | ResolvedModel, token: str, port: int, options: Mapping[str, Any], report: Report
 ) -> Callable[[], None]:
     """Listens, loads a model, and serves it from then on in other threads.
 
@@ -48,7 +48,7 @@ def serve(
 
     prepare_to_serve()
     listener = Listener(token, port)
-    tell({"event": "listening", "port": listener.port})
+    report({"event": "listening", "port": listener.port})
     from ...loading import load
 
     last = 0.0
@@ -57,10 +57,10 @@ def serve(
         nonlocal last
         if share - last >= _FINER or share >= 1:
             last = share
-            tell({"event": "loading", "share": round(share, 4)})
+            report({"event": "loading", "share": round(share, 4)})
 
     with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_, **__: tell(
+        warnings.showwarning = lambda message, *_, **__: report(
             {"event": "warning", "message": str(message)}
         )
         warnings.simplefilter("always")
@@ -70,7 +70,7 @@ def serve(
             listener.close()
             raise
     listener.ready(model)
-    tell({"event": "ready"})
+    report({"event": "ready"})
 
     def close() -> None:
         listener.close()
@@ -79,9 +79,9 @@ def serve(
     return close
 
 
-def say(message: Mapping[str, Any]) -> None:
+def write_line(message: Mapping[str, Any]) -> None:
     """Writes a line of JSON to standard output."""
-    with _saying:
+    with _writing:
         print(json.dumps(message), flush=True)
 
 
@@ -98,18 +98,18 @@ def main() -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the server, too
     leave_no_core()
-    told, loaded = heard(), threading.Event()
-    live = (told["pause"], loaded)
+    request, loaded = read_line(), threading.Event()
+    live = (request["pause"], loaded)
     threading.Thread(target=_live, args=live, name="ggmodel-alive", daemon=True).start()
     try:
-        source = _stored(told["model"]) if told["stored"] else told["model"]
-        if told["asks"]:
-            _ask(source, told["options"])
+        source = _stored(request["model"]) if request["stored"] else request["model"]
+        if request["asks"]:
+            _ask(source, request["options"])
         threading.Thread(target=_end_with_input, name="ggmodel-parent", daemon=True).start()
-        serve(source, told["token"], 0, told["options"], say)
+        serve(source, request["token"], 0, request["options"], write_line)
         loaded.set()
     except Error as error:
-        say({"event": "failed", "error": type(error).__name__, "message": str(error)})
+        write_line({"event": "failed", "error": type(error).__name__, "message": str(error)})
         sys.stdout.flush()
         os._exit(1)
     threading.Event().wait()
@@ -119,16 +119,16 @@ def _live(seconds: float, loaded: threading.Event) -> None:
     """Tells that this process lives, until it has loaded its model."""
     with suppress(OSError):  # nobody listens any more
         while True:
-            say({"event": "alive"})
+            write_line({"event": "alive"})
             if loaded.wait(min(seconds, threading.TIMEOUT_MAX)):
                 return
 
 
 def _stored(name: str) -> ResolvedModel:
-    found = find_stored(name)
-    if found is None:
+    model = find_stored(name)
+    if model is None:
         raise ModelNotFound(f"{name[:200]!r} is in no store of this machine any more")
-    return found
+    return model
 
 
 def _ask(source: str | ResolvedModel, options: Mapping[str, Any]) -> None:
@@ -136,15 +136,15 @@ def _ask(source: str | ResolvedModel, options: Mapping[str, Any]) -> None:
     from ...workbench.estimate import needed
 
     while True:
-        found = needed(source, **options)
-        cpu = found.devices[-1]
-        needs = {"cpu": cpu.size, "free": cpu.free, "mapped": found.mapped}
-        say({"event": "needs", **needs, "missing": found.missing()})
-        if heard() == "load":
+        estimate = needed(source, **options)
+        cpu = estimate.devices[-1]
+        needs = {"cpu": cpu.size, "free": cpu.free, "mapped": estimate.mapped}
+        write_line({"event": "needs", **needs, "missing": estimate.missing()})
+        if read_line() == "load":
             return
 
 
-def heard() -> Any:
+def read_line() -> Any:
     """The next line of standard input; the process ends with it."""
     line = sys.stdin.buffer.readline()
     if not line:

@@ -53,11 +53,11 @@ def failure_of(error: BaseException) -> Failure:
 def error_of(failure: Failure) -> Error:
     """The error that a process told."""
     kind = getattr(errors, failure.error, Error)
-    known = isinstance(kind, type) and issubclass(kind, Error)
-    return (kind if known else Error)(failure.message)
+    is_error = isinstance(kind, type) and issubclass(kind, Error)
+    return (kind if is_error else Error)(failure.message)
 
 
-class Questions(ABC):
+class RemoteRunner(ABC):
     """Methods of `Runner` for a runner that asks another process by their names."""
 
     @abstractmethod
@@ -172,7 +172,7 @@ class Hello(Struct, tag=True):
     version: int = VERSION
 
 
-class Call(Struct, tag=True, array_like=True):
+class MethodCall(Struct, tag="Call", array_like=True):
     """A request.
 
     Attributes:
@@ -232,7 +232,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 _encoder = msgspec.msgpack.Encoder()
 greeting = msgspec.msgpack.Decoder(Hello)
-from_client = msgspec.msgpack.Decoder(Call | Cancel | Taken | Ping)
+from_client = msgspec.msgpack.Decoder(MethodCall | Cancel | Taken | Ping)
 from_runner = msgspec.msgpack.Decoder(Welcome | Result | Events | Ping)
 requests = {name: msgspec.msgpack.Decoder(kinds[0]) for name, kinds in METHODS.items()}
 answers = {name: msgspec.msgpack.Decoder(kinds[1] or Failure) for name, kinds in METHODS.items()}
@@ -316,7 +316,7 @@ class Splitter:
 
     def __init__(self, most: int):
         self.most = most
-        self._held = bytearray()
+        self._buffer = bytearray()
 
     def feed(self, data: bytes | bytearray) -> list[bytes]:
         """The messages that these bytes complete, still encoded.
@@ -324,19 +324,19 @@ class Splitter:
         Raises:
             FormatError: a message is longer than `most`.
         """
-        self._held += data
-        found: list[bytes] = []
-        start, held = 0, len(self._held)
-        while held - start >= _LENGTH:
-            length = int.from_bytes(self._held[start : start + _LENGTH], "big")
+        self._buffer += data
+        messages: list[bytes] = []
+        start, size = 0, len(self._buffer)
+        while size - start >= _LENGTH:
+            length = int.from_bytes(self._buffer[start : start + _LENGTH], "big")
             if length > self.most:
                 raise FormatError(f"a message announces {length:,} bytes; {self.most:,} may come")
             end = start + _LENGTH + length
-            if end > held:
+            if end > size:
                 break
-            with memoryview(self._held) as held_bytes:
-                found.append(bytes(held_bytes[start + _LENGTH : end]))
+            with memoryview(self._buffer) as view:
+                messages.append(bytes(view[start + _LENGTH : end]))
             start = end
         if start:
-            del self._held[:start]
-        return found
+            del self._buffer[:start]
+        return messages

@@ -61,19 +61,19 @@ def state_of(model: LoadedModel) -> State:
 
 def _abilities(model: LoadedModel, template: str) -> list[str]:
     """The names of what it can do; see `State`."""
-    architecture, found = type(model.model), list[str]()
+    architecture, abilities = type(model.model), list[str]()
     if not model.model.only_embeds:
-        found.append("completion")
+        abilities.append("completion")
         if template and model.tokenizer is not None:
-            found.append("chat")
-            found += ["tools"] * any(name in template for name in _TOOLS)
-            found += ["thinking"] * any(name in template for name in _THINKING)
+            abilities.append("chat")
+            abilities += ["tools"] * any(name in template for name in _TOOLS)
+            abilities += ["thinking"] * any(name in template for name in _THINKING)
     if architecture.hidden is not Model.hidden:
-        found.append("embedding")
+        abilities.append("embedding")
     hears = "audio" in model.model.modalities()
     if hears and architecture.speech is not Model.speech and model.tokenizer is not None:
-        found.append("transcription")
-    return found
+        abilities.append("transcription")
+    return abilities
 
 
 def quantization_of(model: LoadedModel) -> str:
@@ -92,17 +92,17 @@ def quantization_of(model: LoadedModel) -> str:
 
 
 def _special_tokens(model: LoadedModel) -> dict[str, str]:
-    found, tokenizer = dict[str, str](), model.tokenizer
+    tokens, tokenizer = dict[str, str](), model.tokenizer
     if tokenizer is None:
-        return found
+        return tokens
     ids: dict[str, Any] = {
         name: model.source.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in _SPECIAL
     }
     ids |= {"bos": tokenizer.bos, "eos": tokenizer.eos}
     for name, id in ids.items():
         if isinstance(id, int) and 0 <= id < tokenizer.size:
-            found[f"{name}_token"] = tokenizer.token(id)
-    return found
+            tokens[f"{name}_token"] = tokenizer.token(id)
+    return tokens
 
 
 def _declared(metadata: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -119,13 +119,13 @@ def _special_ids(model: LoadedModel) -> dict[str, int]:
     if model.tokenizer is None:
         return {}
     names = sorted(model.tokenizer.special.items(), key=lambda named: named[1])
-    found = ((text, id) for text, id in names if not any(word in text for word in _RESERVED))
-    return dict(islice(found, _MOST))
+    pairs = ((text, id) for text, id in names if not any(word in text for word in _RESERVED))
+    return dict(islice(pairs, _MOST))
 
 
 def plain_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Metadata as plain values, long lists and templates left out."""
-    found: dict[str, Any] = {}
+    plain: dict[str, Any] = {}
     for key, value in metadata.items():
         if isinstance(value, Array) or (hasattr(value, "tolist") and hasattr(value, "__len__")):
             if len(value) > _LONG:
@@ -134,5 +134,5 @@ def plain_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, (list, tuple)) and len(value) > _LONG:
             continue
         if not key.startswith(TEMPLATE):
-            found[key] = value
-    return found
+            plain[key] = value
+    return plain

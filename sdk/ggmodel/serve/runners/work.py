@@ -61,7 +61,7 @@ class Prepared:
         generation: complete already, where `complete`.
     """
 
-    begun: Started
+    started: Started
     generation: Generation
     complete: bool = False
 
@@ -94,12 +94,12 @@ class Work:
         generation = self.model.request(prompt, **options)  # type: ignore[arg-type]
         check()
         ids = np.where(generation.prompt < 0, -1, generation.prompt).tolist()
-        begun = Started(ids, ending)
+        started = Started(ids, ending)
         if request.prompt_logprobs is None:
-            return Prepared(begun, generation)
+            return Prepared(started, generation)
         complete = generation.left <= 1
-        begun.tokens = self._scored(generation, ids, request.prompt_logprobs, complete, check)
-        return Prepared(begun, generation, complete)
+        started.tokens = self._scored(generation, ids, request.prompt_logprobs, complete, check)
+        return Prepared(started, generation, complete)
 
     def _prompt(self, prompt: ChatParams | str | list[Any]) -> tuple[Any, str]:
         """A prompt as the model takes it, and the end of the text that a template made of it."""
@@ -159,8 +159,8 @@ class Work:
     def bytes_of(self, id: int) -> bytes:
         """The bytes of a token; none of an item, or without a vocabulary."""
         tokenizer = self.model.tokenizer
-        known = tokenizer is not None and 0 <= id < tokenizer.size
-        return tokenizer.bytes_and_start(id)[0] if tokenizer is not None and known else b""
+        in_vocabulary = tokenizer is not None and 0 <= id < tokenizer.size
+        return tokenizer.bytes_and_start(id)[0] if tokenizer is not None and in_vocabulary else b""
 
     def tokenize(self, request: Tokenize, check: Check) -> Tokens:
         """The ids of a text or a chat; −1 in the places of images and other items."""
@@ -249,7 +249,7 @@ class Work:
         )
 
     def transcribe(self, request: Transcribe, check: Check) -> Transcript:
-        found = transcribe(
+        transcript = transcribe(
             self.model,
             request.audio,
             language=request.language,
@@ -259,8 +259,8 @@ class Work:
             temperature=request.temperature,
             progress=lambda *_: check(),
         )
-        segments = [Segment(one.start, one.end, one.text) for one in found.segments]
-        return Transcript(found.text, found.language, found.seconds, segments)
+        segments = [Segment(one.start, one.end, one.text) for one in transcript.segments]
+        return Transcript(transcript.text, transcript.language, transcript.seconds, segments)
 
 
 def grammar_of(spec: GrammarSpec) -> Grammar:
@@ -323,15 +323,15 @@ class Answer:
     def __init__(self, work: Work, prepared: Prepared, special: bool):
         self._work, self._special = work, special
         self.generation: Generation = prepared.generation
-        self._begun: Started | None = prepared.begun
+        self._started: Started | None = prepared.started
         self.granted, self._sent, self.over = WINDOW, 0, False
 
     def events(self) -> list[Event | Failure]:
         """The events that have come and may be sent. Never waits."""
         events: list[Event | Failure] = []
-        if self._begun is not None:
-            events.append(self._begun)
-            self._begun = None
+        if self._started is not None:
+            events.append(self._started)
+            self._started = None
         try:
             while not self.over and (room := self.granted - self._sent) > 0:
                 pieces = self.generation.take(room)
@@ -359,7 +359,7 @@ class Answer:
 
     def _end(self) -> list[TokenEvent | Finished]:
         generation, usage = self.generation, self.generation.usage
-        ended = Finished(
+        finished = Finished(
             generation.finish_reason,
             usage.prompt_tokens,
             usage.completion_tokens,
@@ -372,6 +372,6 @@ class Answer:
             accepted=usage.accepted,
         )
         if not self._special or generation.ended_by is None:
-            return [ended]
+            return [finished]
         text = self._work.bytes_of(generation.ended_by).decode("utf-8", "replace")
-        return [TokenEvent(text, generation.ended_by), ended]
+        return [TokenEvent(text, generation.ended_by), finished]

@@ -158,12 +158,12 @@ class Messages(ChatProtocol[MessageRequest]):
 
     async def whole(self, replies: list[Reply]) -> MessageAnswer:
         (reply,) = replies
-        stopped = self._stopped(reply.ended, bool(reply.calls))
-        return self._message(_blocks(reply), stopped, usage(reply.ended))
+        stopped = self._stopped(reply.finished, bool(reply.calls))
+        return self._message(_blocks(reply), stopped, usage(reply.finished))
 
     async def first(self, index: int, answer: Answer) -> Iterable[MessageEvent]:
         # How much of the prompt was in the cache comes with the last counts.
-        counts = Usage(len(answer.begun.prompt), 0, 0, 0)
+        counts = Usage(len(answer.started.prompt), 0, 0, 0)
         return [MessageStart(self._message([], Stopped(None, None), counts)), Ping()]
 
     def chunks(self, index: int, parsed: ParsedToken) -> Iterable[MessageEvent]:
@@ -171,8 +171,8 @@ class Messages(ChatProtocol[MessageRequest]):
 
     async def last(self, index: int, answer: Answer) -> Iterable[MessageEvent]:
         empty = self._begin("text", TextBlock("")) if self._index < 0 else []
-        stopped = self._stopped(answer.ended, answer.called)
-        end = [MessageDelta(stopped, usage(answer.ended)), MessageStop()]
+        stopped = self._stopped(answer.finished, answer.called)
+        end = [MessageDelta(stopped, usage(answer.finished)), MessageStop()]
         return [*empty, *self._close(), *end]
 
     def frame(self, part: MessageEvent) -> bytes:
@@ -190,9 +190,9 @@ class Messages(ChatProtocol[MessageRequest]):
             usage=counts,
         )
 
-    def _stopped(self, ended: Finished, called: bool) -> Stopped:
-        sequence = ended.stop if ended.stop in (self.params.stop_sequences or ()) else None
-        if ended.reason == "length":
+    def _stopped(self, finished: Finished, called: bool) -> Stopped:
+        sequence = finished.stop if finished.stop in (self.params.stop_sequences or ()) else None
+        if finished.reason == "length":
             return Stopped("max_tokens", sequence)
         if called:
             return Stopped("tool_use", sequence)

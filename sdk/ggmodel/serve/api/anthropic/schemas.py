@@ -150,10 +150,10 @@ def _error(error: Problem) -> ErrorAnswer:
 ANTHROPIC = ErrorFormat(ErrorAnswer, _error, named_event)
 
 
-def usage(ended: Finished) -> Usage:
+def usage(finished: Finished) -> Usage:
     """Counts of an answer."""
-    prompt, reused = ended.prompt_tokens, ended.reused_tokens
-    return Usage(prompt - reused, 0, reused, ended.completion_tokens)
+    prompt, reused = finished.prompt_tokens, finished.reused_tokens
+    return Usage(prompt - reused, 0, reused, finished.completion_tokens)
 
 
 Block = dict[str, Any]

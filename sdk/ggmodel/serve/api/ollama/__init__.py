@@ -11,7 +11,7 @@ from .... import __version__
 from ....errors import ModelNotFound
 from ...endpoint import Answers, Call, Handler, route
 from ...errors import Refused
-from ...pool import Listed, best_name
+from ...pool import ListedModel, best_name
 from ...requests import State
 from ...server import Server
 from . import inference, manage
@@ -107,7 +107,7 @@ async def show(call: Call) -> None:
     await call.json(shown)
 
 
-def _shown(model: Listed) -> dict[str, Any]:
+def _shown(model: ListedModel) -> dict[str, Any]:
     """The fields of `Tag`."""
     name = model.name if ":" in model.name.rpartition("/")[2] else f"{model.name}:latest"
     return {
@@ -120,7 +120,7 @@ def _shown(model: Listed) -> dict[str, Any]:
     }
 
 
-def _running(model: Listed, state: State) -> RunningModel:
+def _running(model: ListedModel, state: State) -> RunningModel:
     """A model that is loaded. The engine is no field of Ollama's."""
     expires = _FOR_EVER if model.expires is None else model.expires
     fields = {**_shown(model), "size": state.nbytes, "details": details(model, state)}

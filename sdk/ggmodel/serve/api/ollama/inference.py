@@ -28,12 +28,12 @@ from .schemas import (
     AnsweredFunction,
     AnsweredMessage,
     AnswerRequest,
-    ChatPart,
+    ChatResponse,
     Clock,
     Embedded,
     EmbeddedText,
+    GenerateResponse,
     KeepAlive,
-    TextPart,
     form,
     keep_alive,
     now,
@@ -73,7 +73,7 @@ class ChatRequest(AnswerRequest, kw_only=True):
 
 
 def chat_routes(server: Server) -> list[Route]:
-    answers = Answers(ChatPart, {LINES: [ChatPart]})
+    answers = Answers(ChatResponse, {LINES: [ChatResponse]})
     return [route("POST", "/api/chat", chat, server, OLLAMA, ChatRequest, answers=answers)]
 
 
@@ -86,7 +86,7 @@ R = TypeVar("R", bound=AnswerRequest)
 
 
 class OllamaProtocol(ChatProtocol[R]):
-    """The part that chats and texts have in common: times, and the fields of `Part`."""
+    """The part that chats and texts have in common: times, and the fields of `OllamaResponse`."""
 
     media_type = LINES
 
@@ -116,14 +116,14 @@ class OllamaProtocol(ChatProtocol[R]):
             fields["logprobs"] = logprobs(tokens)
         return fields
 
-    def done(self, ended: Finished | None, tokens: Sequence[Token] | None = None) -> dict[str, Any]:
+    def done(self, end: Finished | None, tokens: Sequence[Token] | None = None) -> dict[str, Any]:
         """The fields of the last part; without an answer, the model was only loaded or unloaded."""
         fields = {**self.part(tokens), "done": True}
-        if ended is None:
+        if end is None:
             unloaded = keep_alive(self.params.keep_alive) == 0
             reason = "unload" if unloaded else "load"
             return {**fields, "done_reason": reason, **self.clock.so_far()}
-        return {**fields, "done_reason": ended.reason, **self.clock.of(ended)}
+        return {**fields, "done_reason": end.reason, **self.clock.of(end)}
 
 
 class Chats(OllamaProtocol[ChatRequest]):
@@ -144,17 +144,17 @@ class Chats(OllamaProtocol[ChatRequest]):
         request = Request(chat, params.request_options(), form(params.format))
         return [request] if messages else []
 
-    async def whole(self, replies: list[Reply]) -> ChatPart:
+    async def whole(self, replies: list[Reply]) -> ChatResponse:
         if not replies:
-            return ChatPart(message=AnsweredMessage(), **self.done(None))
+            return ChatResponse(message=AnsweredMessage(), **self.done(None))
         (reply,) = replies
         calls = _answered(reply.calls) if reply.calls else UNSET
         message = AnsweredMessage(
             reply.content, thinking=reply.reasoning or UNSET, tool_calls=calls
         )
-        return ChatPart(message=message, **self.done(reply.ended, reply.tokens))
+        return ChatResponse(message=message, **self.done(reply.finished, reply.tokens))
 
-    def chunks(self, index: int, parsed: ParsedToken) -> Iterable[ChatPart]:
+    def chunks(self, index: int, parsed: ParsedToken) -> Iterable[ChatResponse]:
         tokens = [] if parsed.token is None else [parsed.token]
         message = AnsweredMessage()
         texts = False
@@ -173,18 +173,18 @@ class Chats(OllamaProtocol[ChatRequest]):
                 message.content += delta.text
                 texts = True
         if texts or tokens:
-            yield ChatPart(message=message, **self.part(tokens or None))
+            yield ChatResponse(message=message, **self.part(tokens or None))
 
-    async def last(self, index: int, answer: Answer) -> Iterable[ChatPart]:
-        last = ChatPart(message=AnsweredMessage(), **self.done(answer.ended))
+    async def last(self, index: int, answer: Answer) -> Iterable[ChatResponse]:
+        last = ChatResponse(message=AnsweredMessage(), **self.done(answer.finished))
         return [*self._called(), last]
 
-    def _called(self) -> list[ChatPart]:
+    def _called(self) -> list[ChatResponse]:
         """The call under way, which is complete."""
         call, self._call = self._call, None
         if call is None:
             return []
-        return [ChatPart(message=AnsweredMessage(tool_calls=_answered([call])), **self.part())]
+        return [ChatResponse(message=AnsweredMessage(tool_calls=_answered([call])), **self.part())]
 
 
 def _answered(calls: list[ParsedCall]) -> list[AnsweredCall]:
@@ -245,7 +245,7 @@ class GenerateRequest(AnswerRequest, kw_only=True):
 
 
 def generate_routes(server: Server) -> list[Route]:
-    path, answers = "/api/generate", Answers(TextPart, {LINES: [TextPart]})
+    path, answers = "/api/generate", Answers(GenerateResponse, {LINES: [GenerateResponse]})
     return [route("POST", path, generate, server, OLLAMA, GenerateRequest, answers=answers)]
 
 
@@ -307,32 +307,32 @@ class Texts(OllamaProtocol[GenerateRequest]):
                 one.prompt = [*params.context, text]
         return requests
 
-    async def whole(self, replies: list[Reply]) -> TextPart:
+    async def whole(self, replies: list[Reply]) -> GenerateResponse:
         if not replies:
-            return TextPart(response="", **self.done(None))
+            return GenerateResponse(response="", **self.done(None))
         (reply,) = replies
-        return TextPart(
+        return GenerateResponse(
             response=reply.content,
             thinking=reply.reasoning or UNSET,
-            context=_context(reply.begun, reply.ids),
-            **self.done(reply.ended, reply.tokens),
+            context=_context(reply.started, reply.ids),
+            **self.done(reply.finished, reply.tokens),
         )
 
-    def chunks(self, index: int, parsed: ParsedToken) -> Iterable[TextPart]:
+    def chunks(self, index: int, parsed: ParsedToken) -> Iterable[GenerateResponse]:
         texts = [delta.text for delta in parsed.deltas if isinstance(delta, Content)]
         thoughts = [delta.text for delta in parsed.deltas if isinstance(delta, Reasoning)]
         part = self.part(parsed.token and [parsed.token])
         thinking = "".join(thoughts) or UNSET
-        return [TextPart(response="".join(texts), thinking=thinking, **part)]
+        return [GenerateResponse(response="".join(texts), thinking=thinking, **part)]
 
-    async def last(self, index: int, answer: Answer) -> Iterable[TextPart]:
-        context = _context(answer.begun, answer.ids)
-        return [TextPart(response="", context=context, **self.done(answer.ended))]
+    async def last(self, index: int, answer: Answer) -> Iterable[GenerateResponse]:
+        context = _context(answer.started, answer.ids)
+        return [GenerateResponse(response="", context=context, **self.done(answer.finished))]
 
 
-def _context(begun: Started, ids: list[int]) -> list[int] | UnsetType:
+def _context(started: Started, ids: list[int]) -> list[int] | UnsetType:
     """Token ids of prompt and answer; none where the prompt has images."""
-    return [*begun.prompt, *ids] if min(begun.prompt, default=0) >= 0 else UNSET
+    return [*started.prompt, *ids] if min(started.prompt, default=0) >= 0 else UNSET
 
 
 class EmbedRequest(Struct, kw_only=True):

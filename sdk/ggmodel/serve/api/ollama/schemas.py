@@ -16,7 +16,7 @@ from ...chat_requests import Message, item_part, text_part
 from ...endpoint import ErrorFormat, line
 from ...errors import Problem, Refused
 from ...media import from_base64
-from ...pool import Listed
+from ...pool import ListedModel
 from ...requests import Finished, GrammarSpec, State
 from ..openai.schemas import TokenLogprob
 
@@ -27,7 +27,7 @@ class ErrorAnswer(Struct):
     error: str
 
 
-class Part(Struct, kw_only=True):
+class OllamaResponse(Struct, kw_only=True):
     """Fields that all parts of answers have. The last has nanoseconds and counts."""
 
     model: str
@@ -61,11 +61,11 @@ class AnsweredMessage(Struct):
     tool_calls: list[AnsweredCall] | UnsetType = UNSET
 
 
-class ChatPart(Part, kw_only=True):
+class ChatResponse(OllamaResponse, kw_only=True):
     message: AnsweredMessage
 
 
-class TextPart(Part, kw_only=True):
+class GenerateResponse(OllamaResponse, kw_only=True):
     response: str
     thinking: str | UnsetType = UNSET
     context: list[int] | UnsetType = UNSET
@@ -175,14 +175,14 @@ class Clock:
             "load_duration": _nanoseconds(self._loaded - self._began),
         }
 
-    def of(self, ended: Finished) -> dict[str, int]:
+    def of(self, finished: Finished) -> dict[str, int]:
         """Times and counts of a whole answer."""
         return {
             **self.so_far(),
-            "prompt_eval_count": ended.prompt_tokens,
-            "prompt_eval_duration": _nanoseconds(ended.prompt_seconds),
-            "eval_count": ended.completion_tokens,
-            "eval_duration": _nanoseconds(ended.decode_seconds),
+            "prompt_eval_count": finished.prompt_tokens,
+            "prompt_eval_duration": _nanoseconds(finished.prompt_seconds),
+            "eval_count": finished.completion_tokens,
+            "eval_duration": _nanoseconds(finished.decode_seconds),
         }
 
 
@@ -190,7 +190,7 @@ def _nanoseconds(seconds: float) -> int:
     return round(seconds * 1e9)
 
 
-def details(model: Listed, state: State | None = None) -> Details:
+def details(model: ListedModel, state: State | None = None) -> Details:
     """Family, size and type of a model; those of one that is loaded from its state."""
     fields = model.details
     family = str(fields.get("architecture", "")) if state is None else state.architecture

@@ -6,7 +6,7 @@ from starlette.routing import Route
 
 from ....errors import ModelNotFound
 from ...endpoint import Answers, Call, Handler, route
-from ...pool import Listed, best_name
+from ...pool import ListedModel, best_name
 from ...server import Server
 from . import audio, chat, completions, responses
 from .schemas import OPENAI, Model, ModelList, ModelMeta
@@ -42,7 +42,7 @@ async def show_model(call: Call) -> None:
     raise ModelNotFound(f"no model is called {name!r:.200}; /v1/models lists all")
 
 
-def _shown(model: Listed) -> Model:
+def _shown(model: ListedModel) -> Model:
     state, created = model.state, int(model.created)
     if state is None:
         return Model(id=model.name, created=created, loaded=False, engine=None)

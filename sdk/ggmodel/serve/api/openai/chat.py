@@ -157,8 +157,8 @@ class ChatCompletions(OpenAIProtocol[ChatRequest]):
         return ChatCompletion(
             **self.head,
             choices=[self._choice(i, reply) for i, reply in enumerate(replies)],
-            usage=usage([reply.ended for reply in replies], replies[0].ended.prompt_tokens),
-            timings=timings(replies[0].ended),
+            usage=usage([reply.finished for reply in replies], replies[0].finished.prompt_tokens),
+            timings=timings(replies[0].finished),
         )
 
     def _choice(self, index: int, reply: Reply) -> ChatChoice:
@@ -168,7 +168,7 @@ class ChatCompletions(OpenAIProtocol[ChatRequest]):
             message.tool_calls = [
                 ToolCall(one.id, CalledFunction(one.name, one.arguments)) for one in reply.calls
             ]
-        reason = _reason(reply.ended, bool(reply.calls))
+        reason = _reason(reply.finished, bool(reply.calls))
         return ChatChoice(index, message, self._logprobs(reply.tokens), reason)
 
     async def first(self, index: int, answer: Answer) -> Iterable[ChatChunk]:
@@ -182,15 +182,15 @@ class ChatCompletions(OpenAIProtocol[ChatRequest]):
             yield self._chunk(ChunkChoice(index, one))
 
     async def last(self, index: int, answer: Answer) -> Iterable[ChatChunk]:
-        self.ended[index] = answer.ended
-        reason = _reason(answer.ended, answer.called)
+        self.finished[index] = answer.finished
+        reason = _reason(answer.finished, answer.called)
         last = self._chunk(ChunkChoice(index, ChatDelta(), None, reason))
-        last.timings = timings(answer.ended)
+        last.timings = timings(answer.finished)
         return [last]
 
     def counts(self) -> ChatChunk:
-        ended = [*self.ended.values()]
-        counts = usage(ended, ended[0].prompt_tokens)
+        finished = [*self.finished.values()]
+        counts = usage(finished, finished[0].prompt_tokens)
         return ChatChunk(**self.head, choices=[], usage=counts)
 
     def _chunk(self, choice: ChunkChoice) -> ChatChunk:
@@ -201,8 +201,8 @@ class ChatCompletions(OpenAIProtocol[ChatRequest]):
         return Logprobs(logprobs(tokens)) if self.params.logprobs else None
 
 
-def _reason(ended: Finished, called: bool) -> Literal["stop", "length", "tool_calls"]:
-    return "tool_calls" if called and ended.reason == "stop" else ended.reason
+def _reason(finished: Finished, called: bool) -> Literal["stop", "length", "tool_calls"]:
+    return "tool_calls" if called and finished.reason == "stop" else finished.reason
 
 
 def _delta(delta: Delta) -> ChatDelta:

@@ -111,44 +111,44 @@ class Completions(OpenAIProtocol[CompletionRequest]):
         return [one for request in requests for one in choices(request, self.count)]
 
     async def whole(self, replies: list[Reply]) -> TextCompletion:
-        ended = [reply.ended for reply in replies]
+        finished = [reply.finished for reply in replies]
         return TextCompletion(
             **self.head,
             choices=[self._choice(i, reply) for i, reply in enumerate(replies)],
-            usage=self._usage(ended),
-            timings=timings(ended[0]) if len(ended) == 1 else UNSET,
+            usage=self._usage(finished),
+            timings=timings(finished[0]) if len(finished) == 1 else UNSET,
         )
 
-    def _usage(self, ended: list[Finished]) -> Usage:
-        return usage(ended, sum(one.prompt_tokens for one in ended[:: self.count]))
+    def _usage(self, finished: list[Finished]) -> Usage:
+        return usage(finished, sum(one.prompt_tokens for one in finished[:: self.count]))
 
     def _choice(self, index: int, reply: Reply) -> TextChoice:
-        before = self._echoed(index, reply.begun)
+        before = self._echoed(index, reply.started)
         logprobs = None
         if self.top is not None:
-            prompt = (reply.begun.tokens or []) if self.params.echo else []
+            prompt = (reply.started.tokens or []) if self.params.echo else []
             tokens = [*prompt, *reply.tokens]
-            if self.params.echo and not reply.tokens and reply.ended.reason == "stop":
+            if self.params.echo and not reply.tokens and reply.finished.reason == "stop":
                 # Evaluations take the tokens but the last for the prompt's.
                 tokens.append(Token(-1, "", b""))
             logprobs = legacy(tokens, Offsets(before, len(prompt)))
-        return TextChoice(index, before + reply.content, logprobs, reply.ended.reason)
+        return TextChoice(index, before + reply.content, logprobs, reply.finished.reason)
 
-    def _echoed(self, index: int, begun: Started) -> str:
+    def _echoed(self, index: int, started: Started) -> str:
         """The text of the prompt, where it is to be part of the answer."""
         if not self.params.echo:
             return ""
         prompt = self.prompts[index // self.count]
         if isinstance(prompt, str):
             return prompt
-        data = b"".join(token.data for token in begun.tokens or ())
+        data = b"".join(token.data for token in started.tokens or ())
         return data.decode("utf-8", "replace")
 
     async def first(self, index: int, answer: Answer) -> Iterable[TextCompletion]:
         self.offsets[index] = Offsets("", 0)
-        if not (before := self._echoed(index, answer.begun)):
+        if not (before := self._echoed(index, answer.started)):
             return []
-        tokens = answer.begun.tokens or []
+        tokens = answer.started.tokens or []
         self.offsets[index] = Offsets(before, len(tokens))
         return [self._chunk(index, before, tokens)]
 
@@ -157,13 +157,13 @@ class Completions(OpenAIProtocol[CompletionRequest]):
         return [self._chunk(index, text, [parsed.token] if parsed.token else [])]
 
     async def last(self, index: int, answer: Answer) -> Iterable[TextCompletion]:
-        self.ended[index] = answer.ended
-        last = self._chunk(index, "", [], answer.ended.reason)
-        last.timings = timings(answer.ended)
+        self.finished[index] = answer.finished
+        last = self._chunk(index, "", [], answer.finished.reason)
+        last.timings = timings(answer.finished)
         return [last]
 
     def counts(self) -> TextCompletion:
-        counts = self._usage([ended for _, ended in sorted(self.ended.items())])
+        counts = self._usage([finished for _, finished in sorted(self.finished.items())])
         return TextCompletion(**self.head, choices=[], usage=counts)
 
     def _chunk(

@@ -186,14 +186,14 @@ class OpenAIProtocol(ChatProtocol[S]):
 
     Attributes:
         prefix: of ids. head: the fields of `Head`.
-        ended: the answers that are complete, by their index.
+        finished: the answers that are complete, by their index.
     """
 
     prefix: ClassVar[str]
 
     def __init__(self, call: Call, params: S):
         super().__init__(call, params)
-        self.ended: dict[int, Finished] = {}
+        self.finished: dict[int, Finished] = {}
 
     def loading(self) -> dict[str, Any]:
         return {"keep_alive": self.params.keep_alive}

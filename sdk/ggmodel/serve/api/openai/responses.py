@@ -18,7 +18,7 @@ from ...chat_requests import Message, functions, prepare
 from ...endpoint import EVENTS, JSON, Answers, Call, Handler, named_event, route
 from ...errors import Problem, Refused
 from ...requests import ChatParams, Finished, GrammarSpec, Request, Runner, Started, Tokenize
-from ...server import Kept, Server
+from ...server import Server, Stored
 from .inputs import converted, schema
 from .response_items import AnswerItem, Event, Output, OutputEvent, read_items
 from .schemas import (
@@ -236,7 +236,7 @@ async def list_input(call: Call) -> None:
     await call.json(InputItems(items, ids[0] if ids else None, ids[-1] if ids else None))
 
 
-def _existing(call: Call) -> Kept:
+def _existing(call: Call) -> Stored:
     id = call.path["id"]
     kept = call.server.stored.get(id, call.key)
     if kept is None:
@@ -244,7 +244,7 @@ def _existing(call: Call) -> Kept:
     return kept
 
 
-def _kept(call: Call, id: str | None) -> Kept | None:
+def _kept(call: Call, id: str | None) -> Stored | None:
     if id is None:
         return None
     kept = call.server.stored.get(id, call.key)
@@ -257,7 +257,7 @@ def _kept(call: Call, id: str | None) -> Kept | None:
     return kept
 
 
-async def _history(params: ResponseRequest, server: Server, before: Kept | None) -> list[Message]:
+async def _history(params: ResponseRequest, server: Server, before: Stored | None) -> list[Message]:
     """The messages that were kept, and the new ones; without the instructions."""
     own = await converted(read_items(params.input), server.media.of_request(), "input")
     return [*(before.history if before else ()), *own]
@@ -353,7 +353,7 @@ class Responses(ChatProtocol[ResponseRequest]):
         (reply,) = replies
         for parsed in reply.parsed:
             self._items.take(parsed)
-        return self._ended(reply.ended)
+        return self._completed(reply.finished)
 
     async def first(self, index: int, answer: Answer) -> Iterable[ResponseStream]:
         return [
@@ -365,11 +365,11 @@ class Responses(ChatProtocol[ResponseRequest]):
         return self._items.take(parsed)
 
     async def last(self, index: int, answer: Answer) -> Iterable[ResponseStream]:
-        cut = answer.ended.reason == "length"
+        cut = answer.finished.reason == "length"
         events = self._items.end("incomplete" if cut else "completed")
-        ended = self._ended(answer.ended)
+        finished = self._completed(answer.finished)
         last = ResponseIncomplete if cut else ResponseCompleted
-        return [*events, last(response=ended)]
+        return [*events, last(response=finished)]
 
     def frame(self, part: ResponseStream) -> bytes:
         part.sequence_number = self._events
@@ -405,9 +405,9 @@ class Responses(ChatProtocol[ResponseRequest]):
             user=params.user,
         )
 
-    def _ended(self, ended: Finished) -> ResponseAnswer:
+    def _completed(self, finished: Finished) -> ResponseAnswer:
         """The complete answer, which is kept for later requests with its conversation."""
-        cut, counts = ended.reason == "length", usage([ended])
+        cut, counts = finished.reason == "length", usage([finished])
         self._items.end("incomplete" if cut else "completed")
         response = structs.replace(
             self._response,
@@ -419,7 +419,7 @@ class Responses(ChatProtocol[ResponseRequest]):
                 input_tokens=counts.prompt_tokens,
                 input_tokens_details=InputDetails(counts.prompt_tokens_details.cached_tokens),
                 output_tokens=counts.completion_tokens,
-                output_tokens_details=OutputDetails(ended.reasoning_tokens),
+                output_tokens_details=OutputDetails(finished.reasoning_tokens),
                 total_tokens=counts.total_tokens,
             ),
         )
@@ -437,7 +437,7 @@ class Responses(ChatProtocol[ResponseRequest]):
             items = [{"type": "message", "role": "user", "content": content}]
         items = [{"id": new_id("msg_"), **item} for item in items or ()]
         history = [*self._history, self._items.message()]
-        call.server.stored.put(response.id, Kept(call.key, answer, items, history, nbytes))
+        call.server.stored.put(response.id, Stored(call.key, answer, items, history, nbytes))
 
 
 def _once(value: T) -> T:

@@ -323,29 +323,29 @@ def head(prefix: str, name: str, state: State) -> dict[str, Any]:
     }
 
 
-def usage(ended: list[Finished], prompts: int | None = None) -> Usage:
+def usage(finished: list[Finished], prompts: int | None = None) -> Usage:
     """Counts of answers.
 
     Args:
         prompts: tokens of the prompts, if several answers have the same one.
     """
     if prompts is None:
-        prompts = sum(one.prompt_tokens for one in ended)
-    completions = sum(one.completion_tokens for one in ended)
-    reused = min(prompts, sum(one.reused_tokens for one in ended))
-    accepted = sum(one.accepted for one in ended)
-    rejected = sum(one.drafted for one in ended) - accepted
-    details = CompletionDetails(sum(one.reasoning_tokens for one in ended), accepted, rejected)
+        prompts = sum(one.prompt_tokens for one in finished)
+    completions = sum(one.completion_tokens for one in finished)
+    reused = min(prompts, sum(one.reused_tokens for one in finished))
+    accepted = sum(one.accepted for one in finished)
+    rejected = sum(one.drafted for one in finished) - accepted
+    details = CompletionDetails(sum(one.reasoning_tokens for one in finished), accepted, rejected)
     return Usage(prompts, completions, prompts + completions, PromptDetails(reused), details)
 
 
-def timings(ended: Finished) -> Timings:
+def timings(finished: Finished) -> Timings:
     """Speed of an answer, as llama-server tells it."""
-    read = ended.prompt_tokens - ended.reused_tokens
-    prompt, decode = ended.prompt_seconds, ended.decode_seconds
-    count = ended.completion_tokens
+    read = finished.prompt_tokens - finished.reused_tokens
+    prompt, decode = finished.prompt_seconds, finished.decode_seconds
+    count = finished.completion_tokens
     return Timings(
-        cache_n=ended.reused_tokens,
+        cache_n=finished.reused_tokens,
         prompt_n=read,
         prompt_ms=prompt * 1e3,
         prompt_per_token_ms=prompt * 1e3 / read if read else 0.0,
