@@ -34,7 +34,7 @@ READ = ("benchmarks", "ggml", "install", "performance", "reliability", "requests
 # Pages that a test of their own runs.
 ELSEWHERE = {
     "README.md": "tests/docs/test_documents.py",
-    "CONTRIBUTING.md": "tests/docs/test_architecture.py",
+    "CONTRIBUTING.md": "tests/docs/test_contributing.py",
     "docs/chat.md": "tests/chat/test_document.py",
     "docs/conversations.md": "tests/docs/test_documents.py",
     "docs/convert.md": "tests/convert/test_document.py",
