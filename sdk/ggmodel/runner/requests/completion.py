@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ...concurrency import next_of
 from ...platforms.processes import TICK
+from ...tokenizer import TextStream, Tokenizer
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Event
-
-    from ...tokenizer import Tokenizer
 
 FinishReason = Literal["stop", "length"]
 
@@ -118,70 +117,49 @@ class Completion(str):
         return str(self)
 
 
-class AnswerText:
+class AnswerText(TextStream):
     """The text of tokens, held back where it is incomplete or may begin a stop string.
 
     Args:
-        tokenizer: None gives no text.
         after: the last token of the prompt, None if that is an image.
 
     Attributes:
         stop: the stop string that came, or None.
     """
 
-    def __init__(self, tokenizer: Tokenizer | None, after: int | None, stops: Iterable[str]):
-        self._stream = None if tokenizer is None else tokenizer.stream(after=after)
-        self._stop = StopStrings(stops)
+    def __init__(self, tokenizer: Tokenizer, after: int | None, stops: Iterable[str]):
+        strip = tokenizer.hides_space and (after is None or tokenizer.starts_text(after))
+        super().__init__(tokenizer, skip_special=False, strip=strip)
+        self._stops, self._held = [s for s in stops if s], ""
         self.stop: str | None = None
 
-    def push(self, token: int) -> str:
+    def push(self, id: int) -> str:
         """The text that can be handed out after this token."""
-        text = "" if self._stream is None else self._stream.push(token)
-        return self._watched(text) if self._stop.watches else text
-
-    def _watched(self, text: str) -> str:
-        text, self.stop = self._stop.push(text), self._stop.stop
-        return text
+        text = super().push(id)
+        return self._watched(text) if self._stops else text
 
     def flush(self) -> str:
         """The rest, at the end of the answer; nothing behind a stop string."""
-        if self.stop is not None or self._stream is None:
+        if self.stop is not None:
             return ""
-        rest = self._watched(self._stream.flush())
-        return rest if self.stop is not None else rest + self._stop.flush()
-
-
-class StopStrings:
-    """Holds back text that may turn out to be the beginning of a stop string.
-
-    Attributes:
-        stopped: one came. found: that one, or None. watches: there are any.
-    """
-
-    def __init__(self, stops: Iterable[str]):
-        self._stops = [s for s in stops if s]
+        rest = super().flush()
+        if not self._stops:
+            return rest
+        rest = self._watched(rest) + self._held
         self._held = ""
-        self.stopped, self.watches = False, bool(self._stops)
-        self.stop: str | None = None
+        return rest
 
-    def push(self, text: str) -> str:
-        """The text that can be handed out now; `stopped` tells whether a stop string came."""
-        if not self.watches:
-            return text
+    def _watched(self, text: str) -> str:
+        """The text up to a stop string or its beginning, with what was held back before."""
         held = self._held + text
         places = [(i, s) for s in self._stops if (i := held.find(s)) >= 0]
         if places:
             first, self.stop = min(places, key=lambda place: place[0])
-            self.stopped, self._held = True, ""
+            self._held = ""
             return held[:first]
         keep = max(_overlap(held, s) for s in self._stops)
         self._held = held[len(held) - keep :]
         return held[: len(held) - keep]
-
-    def flush(self) -> str:
-        """The text still held back."""
-        held, self._held = self._held, ""
-        return held
 
 
 def _overlap(text: str, stop: str) -> int:

@@ -83,7 +83,10 @@ class Generation:
         self._keeps_logits = type(sampler) is not Sampler  # a user's sampler may
         self._may_finish = constraint is not None or self._keeps_logits
         self._eog = tokenizer.eog if tokenizer is not None else frozenset[int]()
-        self._text = AnswerText(tokenizer, int(prompt[-1]) if prompt[-1] >= 0 else None, stop)
+        self._text = None
+        if tokenizer is not None:
+            after = int(prompt[-1]) if prompt[-1] >= 0 else None
+            self._text = AnswerText(tokenizer, after, stop)
         room = engine.context_length - len(prompt)
         if context_shift:
             self._max = math.inf if max_tokens is None else max_tokens
@@ -142,12 +145,12 @@ class Generation:
             self.logprobs.append(logprob)
             self.top_logprobs.append(top)
         self._sampling.accept(token)
-        piece = Piece(self._text.push(token), token, logprob, top)
+        text = "" if self._text is None else self._text.push(token)
         self.tokens.append(token)
         if self.lookup is not None:
             self.lookup.push(token)
-        self._delivery.put(piece)
-        if self._text.stop is not None or (self._may_finish and self._sampling.finished):
+        self._delivery.put(Piece(text, token, logprob, top))
+        if self.stop is not None or (self._may_finish and self._sampling.finished):
             self.finish("stop")
         elif len(self.tokens) >= self._max:
             self.finish("length")
@@ -156,7 +159,7 @@ class Generation:
     def finish(self, reason: FinishReason) -> None:
         """Ends it; text that was held back follows."""
         self.finish_reason = reason
-        rest = self._text.flush()
+        rest = "" if self._text is None else self._text.flush()
         if rest and self.tokens:
             self._delivery.put(Piece(rest, self.tokens[-1]))
         self.done = True
@@ -173,7 +176,7 @@ class Generation:
     @property
     def stop(self) -> str | None:
         """The stop string that ended it, or None."""
-        return self._text.stop
+        return None if self._text is None else self._text.stop
 
     # called by the consumer
 
