@@ -154,12 +154,15 @@ def reply_format(template: str, declared: Mapping[str, Any] | None = None) -> Re
         text = json.dumps(declared)
     except (TypeError, ValueError, RecursionError) as error:
         raise TemplateError(f"the response_template is no JSON: {error}") from None
-    return ReplyFormat(_family_of(template), None if declared is None else _declaration(text))
+    return _format(template, text)
+
+
+@lru_cache(maxsize=64)
+def _format(template: str, declared: str) -> ReplyFormat:
+    return ReplyFormat(family_of(template), _declaration(declared))
 
 
 @lru_cache(maxsize=16)
-def _declaration(text: str) -> Declaration:
-    return Declaration.of(json.loads(text))
-
-
-_family_of = lru_cache(maxsize=64)(family_of)
+def _declaration(text: str) -> Declaration | None:
+    declared = json.loads(text)
+    return None if declared is None else Declaration.of(declared)
