@@ -39,8 +39,8 @@ class TooCostly(Exception):
     """A template takes more time or memory than any template needs."""
 
 
-class Costs:
-    """Costs of one rendering so far.
+class Costs(Deadline):
+    """Costs of one rendering so far, and the end of its time.
 
     Args:
         messages: number of messages that are rendered.
@@ -48,14 +48,14 @@ class Costs:
 
     def __init__(self, messages: int) -> None:
         self._seconds = limits.template_seconds + SECONDS_A_MESSAGE * messages
-        self._deadline = Deadline(self._seconds)
+        super().__init__(self._seconds)
         self._total = 0
         # Holds the containers too: an id is reused once its object is gone.
         self._weights: dict[int, tuple[int, Any]] = {}
 
     def tick(self) -> None:
         """Checks the time; called wherever a template can repeat something."""
-        if self._deadline.over():
+        if self.over():
             raise TooCostly(
                 f"it takes more than {self._seconds:.3g} seconds (limits.template_seconds)"
             )
