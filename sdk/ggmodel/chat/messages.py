@@ -30,11 +30,6 @@ _SHOWN = {
 _RATES = {"audio": ("rate", "sampling_rate", "sample_rate"), "video": ("fps",)}
 
 
-def place_of(kind: str) -> dict[str, str]:
-    """The part of a message that marks the place of an item."""
-    return {"type": kind}
-
-
 def is_place(part: object) -> bool:
     """Whether a part of a message marks the place of an item."""
     kind = part.get("type") if isinstance(part, Mapping) and len(part) == 1 else None
@@ -105,13 +100,13 @@ def _without_items(message: Any, items: list[Item]) -> Any:
             raise PromptError(f"the {called} of a message are a list, not {type(own).__name__}")
         listed.append(name)
         items += [(kind, item) for item in own or ()]
-        parts += [place_of(kind) for _ in own or ()]
+        parts += [{"type": kind} for _ in own or ()]
     content = message.get("content")
     if isinstance(content, (list, tuple)):
         for part in content:
             if item := item_of(part):
                 items.append(item)
-                part = place_of(item[0])
+                part = {"type": item[0]}
             parts.append(part)
     elif parts and content:
         parts.append({"type": "text", "text": content})
@@ -339,11 +334,6 @@ def with_parts(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         else m
         for m in messages
     ]
-
-
-def with_contents(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages, those without a content with an empty one."""
-    return [{"content": "", **message} for message in messages]
 
 
 def without_parts(

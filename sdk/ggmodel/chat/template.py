@@ -20,7 +20,6 @@ from .messages import (
     split_at,
     up_to_the_last,
     with_broken_markers,
-    with_contents,
     with_parts,
     without_parts,
 )
@@ -191,7 +190,7 @@ def _run_calls(source: str, variables: dict[str, Any]) -> str:
     try:
         return _run(source, variables)
     except TemplateError as error:
-        messages = with_contents(variables["messages"])
+        messages = [{"content": "", **message} for message in variables["messages"]]
         if messages == variables["messages"] or isinstance(error.__cause__, TooCostly):
             raise
         try:
