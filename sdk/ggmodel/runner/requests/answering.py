@@ -21,7 +21,8 @@ from ..options import ChatOptions, RequestOptions, TemplateOptions, split_option
 from ..sampling import Sampler
 from .completion import Completion
 from .generation import AsyncStream, Generation, Stream
-from .prompts import Prompt, Prompts, Rendered
+from .prompt_parts import PromptText
+from .prompts import Prompt, Prompts
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -229,11 +230,11 @@ class Answering:
         images and other items between them."""
         rendered = self.chat_text(messages, **options)
         if not rendered.items:
-            return rendered.tokenize(rendered.text)
+            return rendered.ids()
         return self.prompts.chat(rendered)
 
     @reported
-    def chat_text(self, messages: Messages, **options: Unpack[TemplateOptions]) -> Rendered:
+    def chat_text(self, messages: Messages, **options: Unpack[TemplateOptions]) -> PromptText:
         """The text that `chat` makes of messages, and the images and other items in it."""
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]

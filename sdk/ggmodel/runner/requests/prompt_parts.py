@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -73,15 +74,19 @@ Encode = Callable[[str], list[int]]
 
 
 @dataclass(frozen=True)
-class Text:
+class PromptText:
     """A text of a prompt.
 
     Attributes:
         encode: gives token ids; that of the first text adds the special tokens that begin a prompt.
+        markers: kind of item → the text in its place.
+        items: kinds and what users gave of the items within the text, in order.
     """
 
     text: str
     encode: Encode
+    markers: Mapping[str, str] = field(default_factory=dict)
+    items: Sequence[tuple[str, Any]] = ()
 
     def ids(self) -> list[int]:
         """Its tokens."""
@@ -89,7 +94,7 @@ class Text:
 
 
 def joined(
-    made: Sequence[Input | str], texts: Sequence[tuple[Text, list[Input]]], encode: Encode
+    made: Sequence[Input | str], texts: Sequence[tuple[PromptText, list[Input]]], encode: Encode
 ) -> list[Input]:
     """The inputs of a prompt, the texts that a model put among them tokenised. Texts without
     another input between them are one string.
@@ -102,7 +107,7 @@ def joined(
     """
     begins = {id(inputs[0]): (text, inputs) for text, inputs in texts if inputs}
     result: list[Input] = []
-    run: list[tuple[Text, list[Input]] | str] = []
+    run: list[tuple[PromptText, list[Input]] | str] = []
 
     def finish() -> None:
         if any(isinstance(one, str) for one in run):

@@ -3,8 +3,8 @@ them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from ...chat.messages import LISTS, item_of, mismatch, split_at
 from ...errors import ConfigError, PromptError, PromptTooLong, TokenizerError
 from ...model import Input, MultimodalEmbedding
 from ..engine.engine import Engine
-from .prompt_parts import Text, joined, kind_of
+from .prompt_parts import PromptText, joined, kind_of
 
 if TYPE_CHECKING:
     from ...tokenizer import Tokenizer
@@ -24,22 +24,6 @@ Prompt = str | Sequence[int] | Sequence[Any]
 
 # Arguments of `ChatTemplate.render` that no variable of a template can have the name of.
 _OWN = frozenset({"self", "messages", "markers", "image_marker", "continues"})
-
-
-@dataclass(frozen=True)
-class Rendered:
-    """Messages as a text.
-
-    Attributes:
-        markers: kind of item → the text in its place.
-        items: their kinds and what users gave, in order.
-        tokenize: gives the token ids of the text, or of its beginning.
-    """
-
-    text: str
-    markers: Mapping[str, str]
-    items: Sequence[tuple[str, Any]]
-    tokenize: Callable[[str], list[int]]
 
 
 class Prompts:
@@ -111,7 +95,7 @@ class Prompts:
             PromptTooLong: the texts are too long.
         """
         parts = [prompt] if isinstance(prompt, str) or not _is_list(prompt) else prompt
-        texts = [part for part in parts if isinstance(part, (str, Text))]
+        texts = [part for part in parts if isinstance(part, (str, PromptText))]
         size = sum(len(part if isinstance(part, str) else part.text) for part in texts)
         if kept is None or len(parts) != 1 or not size:
             self.check_length(size, most)
@@ -187,29 +171,29 @@ class Prompts:
         pieces: list[Any] = []
         for i, part in enumerate(prompt):
             if isinstance(part, str):
-                pieces.append(Text(part, partial(vocabulary().encode, add_special=i == 0)))
+                pieces.append(PromptText(part, partial(vocabulary().encode, add_special=i == 0)))
             elif isinstance(part, (int, np.integer)) and not isinstance(part, bool):
                 pieces.append(int(part))
-            elif isinstance(part, (Input, Text)):
+            elif isinstance(part, (Input, PromptText)):
                 pieces.append(part)
             else:
                 if i == 0 and self.tokenizer is not None:  # special tokens before a text
-                    pieces.append(Text("", self.tokenizer.encode))
+                    pieces.append(PromptText("", self.tokenizer.encode))
                 pieces.append(self._item(part))
         return self._numbered(pieces)
 
     def _numbered(self, pieces: Sequence[Any]) -> list[int] | np.ndarray:
         """Numbers of texts, ids, inputs, and items as their embeddings."""
-        each = [one.ids() if isinstance(one, Text) else one for one in pieces]
+        each = [one.ids() if isinstance(one, PromptText) else one for one in pieces]
         if all(
-            isinstance(one, int) or isinstance(piece, Text)
+            isinstance(one, int) or isinstance(piece, PromptText)
             for piece, one in zip(pieces, each, strict=True)
         ):
             return [id for one in each for id in (one if isinstance(one, list) else [one])]
         inputs: list[Any] = []
-        texts: list[tuple[Text, list[Input]]] = []
+        texts: list[tuple[PromptText, list[Input]]] = []
         for piece, one in zip(pieces, each, strict=True):
-            if isinstance(piece, Text):
+            if isinstance(piece, PromptText):
                 texts.append((piece, [Input(token) for token in one]))
                 inputs += texts[-1][1]
             else:
@@ -217,9 +201,6 @@ class Prompts:
         if any(isinstance(one, list) for one in inputs):
             inputs = joined(self.engine.images.expand(inputs), texts, self._in_the_middle)
         return self.engine.number(inputs)
-
-    def _at_the_beginning(self, text: str) -> list[int]:
-        return self.vocabulary().encode(text)
 
     def _in_the_middle(self, text: str) -> list[int]:
         tokenizer = self.tokenizer or self.engine.model.tokenizer or self.vocabulary()
@@ -249,7 +230,7 @@ class Prompts:
         template: str | None = None,
         variables: Mapping[str, Any] | None = None,
         continues: bool = False,
-    ) -> Rendered:
+    ) -> PromptText:
         """The text that a chat template makes of messages, and the items whose places it marks.
 
         Args:
@@ -268,14 +249,22 @@ class Prompts:
         markers = {kind: self.marker(kind) for kind, _ in items}
         options = {"tools": tools, **(variables or {}), "continues": continues}
         text = chosen.render(messages, markers=markers, **options)
-        return Rendered(text, markers, items, chosen.tokenize)
+        return PromptText(text, chosen.tokenize, markers, items)
 
-    def chat(self, rendered: Rendered) -> list[Any]:
-        """The prompt of a rendered text, not encoded yet, with the embeddings of images and other
-        items in their places."""
-        if not rendered.items:
-            return [Text(rendered.text, rendered.tokenize)]
-        return self._between(rendered.text, rendered.markers, rendered.items, rendered.tokenize)
+    def chat(self, text: PromptText) -> list[Any]:
+        """The prompt of a text, not encoded yet: texts, and the embeddings of its items in the
+        places of their markers, of which the text has as many."""
+        if not text.items:
+            return [text]
+        texts, occurring = split_at(text.text, text.markers.values())
+        queues: dict[str, list[tuple[str, Any]]] = {marker: [] for marker in occurring}
+        for kind, item in text.items:
+            queues[text.markers[kind]].append((kind, item))
+        pieces: list[Any] = [PromptText(texts[0], text.encode)]
+        for marker, after in zip(occurring, texts[1:], strict=True):
+            embeddings = self._embeddings(*queues[marker].pop(0))
+            pieces += [embeddings, PromptText(after, self._in_the_middle)]
+        return pieces
 
     def ending(
         self, metadata: Mapping[str, Any], template: str | None, variables: Mapping[str, Any] | None
@@ -322,30 +311,8 @@ class Prompts:
         if not within:
             return [*first, prompt]
         markers = {kind: markers[kind] for kind, _ in within}
-        begin = self._in_the_middle if first else self._at_the_beginning
-        return [*first, *self._between(prompt, markers, within, begin)]
-
-    def _between(
-        self,
-        text: str,
-        markers: Mapping[str, str],
-        items: Sequence[tuple[str, Any]],
-        begin: Callable[[str], list[int]],
-    ) -> list[Any]:
-        """The texts between markers, and embeddings in their place.
-
-        Args:
-            markers: by kind; as many of each in the text as there are items of it.
-            begin: token ids of the first text.
-        """
-        texts, occurring = split_at(text, markers.values())
-        queues: dict[str, list[tuple[str, Any]]] = {marker: [] for marker in occurring}
-        for kind, item in items:
-            queues[markers[kind]].append((kind, item))
-        pieces: list[Any] = [Text(texts[0], begin)]
-        for marker, after in zip(occurring, texts[1:], strict=True):
-            pieces += [self._embeddings(*queues[marker].pop(0)), Text(after, self._in_the_middle)]
-        return pieces
+        begin = self._in_the_middle if first else self.vocabulary().encode
+        return [*first, *self.chat(PromptText(prompt, begin, markers, within))]
 
     def _embeddings(self, kind: str, item: Any) -> list[MultimodalEmbedding]:
         """The embeddings of an item that is given as such: strings are paths and data URLs."""

@@ -17,7 +17,7 @@ from ...runner import Grammar, LoadedModel
 from ...runner import Piece as Generated
 from ...runner.engine.scoring import Scoring
 from ...runner.requests.generation import Generation
-from ...runner.requests.prompts import Rendered
+from ...runner.requests.prompt_parts import PromptText
 from ...runner.sampling import log_probabilities
 from ...tokenizer import Tokenizer
 from ...transcript import transcribe
@@ -112,7 +112,7 @@ class Work:
                     _need_data(*(item_of(part) or ("item", part)))
         return prompt, ""
 
-    def _rendered(self, chat: ChatParams) -> Rendered:
+    def _rendered(self, chat: ChatParams) -> PromptText:
         rendered = self.model.chat_text(
             chat.messages,
             tools=chat.tools,
