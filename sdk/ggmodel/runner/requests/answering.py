@@ -238,8 +238,7 @@ class Answering:
         """The text that `chat` makes of messages, and the images and other items in it."""
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
-        begun = self.defaults.begin(messages)
-        return self.prompts.render(self.source.metadata, begun, **options)
+        return self.prompts.render(self.defaults.begin(messages), **options)
 
     def reply_format(self, template: str | None = None) -> ReplyFormat:
         """How the model writes thoughts and calls of functions, by the file.
@@ -274,7 +273,7 @@ class Answering:
         form = self.reply_format(template)
         if isinstance(text, Completion) and form.special:
             text = self.prompts.vocabulary().decode(text.tokens)
-        ending = self.prompts.ending(self.source.metadata, template, variables)
+        ending = self.prompts.ending(template, variables)
         return form.parse(text, tools, ending)
 
     def _options(self, options: RequestOptions) -> tuple[dict[str, Any], Sampler]:

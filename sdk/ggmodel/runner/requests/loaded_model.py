@@ -196,7 +196,7 @@ class LoadedModel(Answering, Closing):
         self.source, self.devices = source, devices
         self.backend, self.model = backend, model
         self.report, self.tokenizer, self.engine = report, tokenizer, engine
-        self.prompts = Prompts(engine, tokenizer, source.name)
+        self.prompts = Prompts(engine, tokenizer, source)
 
     def __repr__(self) -> str:
         return described(self)

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...chat.messages import LISTS, item_of, mismatch, split_at
+from ...chat.messages import LISTS, item_of, mismatch, split_at, take_items
+from ...chat.template import ChatTemplate
 from ...errors import ConfigError, PromptError, PromptTooLong, TokenizerError
+from ...gguf_file import TensorSource
 from ...model import Input, MultimodalEmbedding
 from ..engine.engine import Engine
 from .prompt_parts import PromptText, joined, kind_of
@@ -31,11 +33,11 @@ class Prompts:
 
     Args:
         tokenizer: None without a vocabulary.
-        name: of the file, for messages.
+        source: the file, which holds the chat template.
     """
 
-    def __init__(self, engine: Engine, tokenizer: Tokenizer | None, name: str):
-        self.engine, self.tokenizer, self.name = engine, tokenizer, name
+    def __init__(self, engine: Engine, tokenizer: Tokenizer | None, source: TensorSource):
+        self.engine, self.tokenizer, self._source = engine, tokenizer, source
         self._inputs = engine.inputs
 
     def vocabulary(self) -> Tokenizer:
@@ -46,7 +48,7 @@ class Prompts:
         """
         if self.tokenizer is None:
             raise TokenizerError(
-                f"{self.name} holds no vocabulary (tokenizer.ggml.*): give token ids"
+                f"{self._source.name} holds no vocabulary (tokenizer.ggml.*): give token ids"
             )
         return self.tokenizer
 
@@ -221,9 +223,18 @@ class Prompts:
         """
         return self.engine.images.modality(kind).marker
 
+    def _template(self, template: str | None) -> ChatTemplate:
+        """The file's chat template, or another one; see `ChatTemplate.from_metadata`."""
+        if template is None:
+            return self._default_template
+        return ChatTemplate.from_metadata(self._source.metadata, self.tokenizer, template)
+
+    @cached_property
+    def _default_template(self) -> ChatTemplate:
+        return ChatTemplate.from_metadata(self._source.metadata, self.tokenizer)
+
     def render(
         self,
-        metadata: Mapping[str, Any],
         messages: Sequence[Mapping[str, Any]],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
@@ -233,18 +244,14 @@ class Prompts:
     ) -> PromptText:
         """The text that a chat template makes of messages, and the items whose places it marks.
 
-        Args:
-            metadata: of the file, which holds the template.
-
         Raises:
             TemplateError: there is no template, it refuses the messages, or it fails.
             PromptError: the messages are malformed.
             ConfigError: a variable has a name that `ChatTemplate.render` takes.
         """
-        from ...chat import ChatTemplate, take_items
-
         _check_variables(variables)
-        chosen = ChatTemplate.from_metadata(metadata, self.vocabulary(), template)
+        self.vocabulary()
+        chosen = self._template(template)
         messages, items = take_items(messages)
         markers = {kind: self.marker(kind) for kind, _ in items}
         options = {"tools": tools, **(variables or {}), "continues": continues}
@@ -266,14 +273,10 @@ class Prompts:
             pieces += [embeddings, PromptText(after, self._in_the_middle)]
         return pieces
 
-    def ending(
-        self, metadata: Mapping[str, Any], template: str | None, variables: Mapping[str, Any] | None
-    ) -> str:
+    def ending(self, template: str | None, variables: Mapping[str, Any] | None) -> str:
         """The end of a chat's prompt, which may have begun the answer."""
-        from ...chat import ChatTemplate
-
         _check_variables(variables)
-        chosen = ChatTemplate.from_metadata(metadata, self.tokenizer, template)
+        chosen = self._template(template)
         return chosen.render([{"role": "user", "content": "?"}], **(variables or {}))
 
     def with_items(self, prompt: Prompt, lists: Mapping[str, Iterable[Any]]) -> Prompt:
