@@ -47,6 +47,7 @@ class Generation:
         consumer: the thread or task that takes the pieces.
         lookup: drafts how the answer goes on; None without prompt lookup.
         ended_by: the token that ended it, which is no part of the text; None for another end.
+        stop: the stop string that ended it, or None.
         seated: when it got a slot, by `time.perf_counter`; 0 before.
         reused: inputs of the prompt that were computed for an earlier request.
         drafted, accepted: draft tokens computed, and those that were accepted.
@@ -103,6 +104,7 @@ class Generation:
         self.top_logprobs: list[Any] = []
         self.finish_reason: FinishReason = "length"
         self.ended_by: int | None = None
+        self.stop: str | None = None
         self.done = self.cancelled = self._taken_all = False
         self.consumer: object = None
         self._started = self._prompted = self._latest = self.seated = 0.0
@@ -145,7 +147,9 @@ class Generation:
             self.logprobs.append(logprob)
             self.top_logprobs.append(top)
         self._sampling.accept(token)
-        text = "" if self._text is None else self._text.push(token)
+        text = ""
+        if self._text is not None:
+            text, self.stop = self._text.push(token), self._text.stop
         self.tokens.append(token)
         if self.lookup is not None:
             self.lookup.push(token)
@@ -159,7 +163,9 @@ class Generation:
     def finish(self, reason: FinishReason) -> None:
         """Ends it; text that was held back follows."""
         self.finish_reason = reason
-        rest = "" if self._text is None else self._text.flush()
+        rest = ""
+        if self._text is not None:
+            rest, self.stop = self._text.flush(), self._text.stop
         if rest and self.tokens:
             self._delivery.put(Piece(rest, self.tokens[-1]))
         self.done = True
@@ -172,11 +178,6 @@ class Generation:
     def release(self) -> None:
         """Tells the consumer that it is done; its slot is free by now."""
         self._delivery.end()
-
-    @property
-    def stop(self) -> str | None:
-        """The stop string that ended it, or None."""
-        return None if self._text is None else self._text.stop
 
     # called by the consumer
 
