@@ -63,7 +63,7 @@ def _print(begun: Scaffold, into: str, guessed: bool) -> None:
         if lines:
             print(title)
             for line in lines:
-                print(f"  {_cut(printable(line))}")
+                print(_cut(f"  {printable(line)}"))
     if guessed:
         print("next: in cases.py, the architectures and the model_type that transformers knows")
     print(f"next: ggmodel golden {begun.name} --models {into} --update (needs torch), then edit")

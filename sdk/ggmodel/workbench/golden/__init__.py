@@ -19,7 +19,7 @@ from ...errors import ConfigError, Error
 from ...gguf_file import DType, MemorySource
 from ...loading import load
 from ...model import Model, find
-from ...model.registry import find_hf
+from ...model.registry import find_hf, supported
 from ...runner import LoadedModel
 from ...runner.engine.scoring import Scoring
 from ..activations import EXACT
@@ -162,7 +162,9 @@ def architecture_of(
         ArchitectureError: there is none.
     """
     if embeds:
-        return find(folder.resolve().name, models, pooled=True)
+        name = folder.resolve().name
+        names = (own for own in supported(models) if own.replace("-", "_") == name)
+        return find(next(names, name), models, pooled=True)
     return find_hf(config.get("architectures") or (), models)
 
 

@@ -29,6 +29,7 @@ from .extend import Extension, Scaffold
 from .files import Files
 from .fit import best_fit, listed_class
 from .source import bound, camel, quoted, renamed
+from .translate import llama_cpp_name
 
 _TEMPLATES = Path(__file__).with_name("templates")  # with placeholders like @NAME@
 _COMPLETE = "complete"  # the folder of files that only have to be moved
@@ -59,22 +60,24 @@ def scaffold(
     folder = Path(folder)
     remove_leftovers(folder / _importable(name), lambda begun: _finish(begun, folder))
     _check_free(name, folder)
-    begun = Scaffold(name, [], template or "llama")
+    begun = Scaffold(_registered(name, folder), [], template or "llama")
     guess = f"{camel(name)}ForCausalLM"
     if hf is None:
         cls = find(begun.template, models)
         config = _small_config(cls) | {"architectures": [guess], "model_type": name}
-        sources = _sources(cls, name, guess)
+        sources = _sources(cls, name, begun.name, guess)
     else:
         theirs, shapes = _checkpoint(hf)
-        fit = best_fit(name, theirs, shapes, [template] if template else supported(models), models)
+        fit = best_fit(
+            begun.name, theirs, shapes, [template] if template else supported(models), models
+        )
         cls, config, begun.missing = fit.cls, shrunk(theirs), _folded(fit.report.missing)
-        sources = _sources(cls, name, listed_class(theirs) or guess)
+        sources = _sources(cls, name, begun.name, listed_class(theirs) or guess)
         Extension(begun, Files(sources, fit, begun.left), shapes, models).extend()
     begun.template = cls.architecture
     written = {folder / path: text for path, text in sources.items()}
-    written |= _golden_test(begun, folder, "/" in next(iter(sources)), config)
-    _write(written, folder, begun.name)
+    written |= _golden_test(begun, folder, next(iter(sources)), config)
+    _write(written, folder, name)
     begun.files = list(written)
     return begun
 
@@ -94,16 +97,27 @@ def _check_free(name: str, folder: Path) -> None:
         raise ConfigError(f"{there} exists; choose another name, or remove it")
 
 
+def _registered(name: str, folder: Path) -> str:
+    """The architecture's name in files: llama.cpp's, unless another architecture has it."""
+    own = llama_cpp_name(name)
+    taken = own in supported() or (folder / "goldens" / _importable(own)).exists()
+    return name if taken else own
+
+
 def _golden_test(
-    begun: Scaffold, folder: Path, package: bool, config: Mapping[str, Any]
+    begun: Scaffold, folder: Path, source: str, config: Mapping[str, Any]
 ) -> dict[Path, str]:
-    """The golden test of an architecture, and a README if the folder has none."""
+    """The golden test of an architecture, and a README if the folder has none.
+
+    Args:
+        source: the first of the architecture's files.
+    """
     importable = _importable(begun.name)
     goldens = folder / "goldens" / importable
     values = {
         "NAME": begun.name,
         "FILE": importable,
-        "MODEL": f"{importable}/" if package else f"{importable}.py",
+        "MODEL": f"{source.partition('/')[0]}/" if "/" in source else source,
         "TEMPLATE": begun.template,
         "CONFIG": _literal(config),
     }
@@ -203,7 +217,7 @@ def _literal(value: Any, indent: int = 4) -> str:
     return quoted(value) if isinstance(value, str) else repr(value)
 
 
-def _sources(cls: type[Model], name: str, hf: str) -> dict[str, str]:
+def _sources(cls: type[Model], name: str, registered: str, hf: str) -> dict[str, str]:
     """The files of an architecture under another name: path below the folder → text."""
     file = Path(file_of(cls) or "")
     if not file.is_file():
@@ -222,7 +236,7 @@ def _sources(cls: type[Model], name: str, hf: str) -> dict[str, str]:
             )
         config = config_class(cls)
         config_name = config.__name__ if Path(file_of(config) or "") in files else None
-        text = renamed(before, cls.architecture, cls.__name__, config_name, name, hf)
+        text = renamed(before, cls.architecture, cls.__name__, config_name, name, registered, hf)
         sources[f"{importable}/{path.name}" if package else f"{importable}.py"] = text
     return sources
 

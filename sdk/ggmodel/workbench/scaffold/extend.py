@@ -13,7 +13,9 @@ from ...model import Model, Module, config_class, find
 from ...model.config import key_fields
 from ...model.module import MISSING, module_fields
 from ...model.registry import supported
+from ...model.walk import class_fields
 from ..nodes import folded, ranges
+from . import blocks
 from .files import CALLED, OTHERWISE, READ, UNREAD, Files, NewModules, Tree, imports_of, slots_of
 from .fit import KnownKey, learn_keys, propose_keys
 from .names import Proposal, Unread, annotation, declaration, learn, propose, unread, widths_of
@@ -136,6 +138,7 @@ class Scaffold:
     """A new architecture.
 
     Attributes:
+        name: in files; llama.cpp's, if it has the architecture under another name.
         files: that were written.
         template: the architecture that was copied.
         proposals: fields added for tensors that the template does not read.
@@ -176,6 +179,8 @@ class Extension:
     def __post_init__(self) -> None:
         self.fit = self.files.fit
         architectures = list(_all(self.models))
+        fields = (each for cls in architectures for each in class_fields(cls))
+        self._classes = list(dict.fromkeys(cls for cls, *_ in fields))
         self._known, self._known_keys = learn(architectures), learn_keys(architectures)
         self._widths = widths_of(self.fit.config)
         spellings = self.fit.translation.names
@@ -204,6 +209,7 @@ class Extension:
             if tensor.parent in ("", "model"):  # fields of the model
                 name = f"{tensor.parent}.{tensor.name}".strip(".")
                 tensor = replace(tensor, parent="", name=name)
+            tensor = self._outside_of_leaves(tensor)
             if tensor.parent in self.fit.owners or not tensor.parent:
                 owned.append(tensor)
                 continue
@@ -213,6 +219,15 @@ class Extension:
             visited.add(folded(at))
             apart[around, at] = [n for n in unused if n.startswith(f"{at}.")]
         return owned, apart
+
+    def _outside_of_leaves(self, tensor: Unread) -> Unread:
+        """A tensor of a module that itself is a field of weights, "gate.bias_of_choice", as one of
+        the module around that."""
+        owner = self.fit.owners.get(tensor.parent)
+        if owner is None or "weight" not in module_fields(owner):
+            return tensor
+        around, _, last = tensor.parent.rpartition(".")
+        return replace(tensor, parent=around, name=f"{last}.{tensor.name}")
 
     def _around(self, module: str) -> tuple[type[Module] | None, str]:
         """The class of the nearest module around one that the template has, and the name of the
@@ -298,8 +313,10 @@ class Extension:
         hf = quoted(tree.name.rpartition(".")[2])
         line = f"{name}: {own} | None = gguf(hf={hf})"
         self.files.declare(owner, name, line, UNREAD)
+        like = blocks.similar(self._classes, blocks.of_checkpoint(layers, self.begun.name))
         self.begun.added.append(
             f"{owner}.{name}: {own}, {_count(len(layers))} of {folded(tree.name)}"
+            f"{like and '; '}{like}"
         )
         self.files.left += written.left
 

@@ -13,13 +13,17 @@ from ...errors import Error
 from ...gguf_file.values import KeyValues
 from ...model import LoadReport, Model, Module, config_class, find
 from ...model.config import Config, descend, key_fields
-from ...model.module import MISSING, module_fields, of_tower
+from ...model.module import MISSING, module_fields
 from ...model.source_code import author_code, declared
+from . import blocks
 from .source import quoted, usable
-from .translate import KEYS, VISION_KEYS, Translation, translate
+from .translate import KEYS, ROTATED, VISION_KEYS, Translation, translate
 
 _WINDOWS = {"sliding_attention", "full_attention"}
 _PLACEHOLDERS: Mapping[type, Any] = {bool: False, int: 1, float: 1.0, str: "", list: [1]}
+_PART_OF_HEAD = (
+    'lambda hf: int(hf.get("head_dim", hf["hidden_size"] // hf["num_attention_heads"]) * hf[%s])'
+)
 # Norms differ in kind, and so does the key of their epsilon.
 _EPS = {
     "attention.layer_norm_rms_epsilon": "attention.layer_norm_epsilon",
@@ -72,12 +76,19 @@ class Hyperparameters:
             elif tag.default is MISSING and not optional and key not in metadata:
                 result.missing.append(name)
                 value = _PLACEHOLDERS[value_kind]
+                if tag.least is not None:
+                    value = max(value, tag.least)
             if value is not None:
                 metadata[key] = value
-        result.config = kind.read(KeyValues(metadata, "config.json"))
         with author_code(f"config.json does not fit {architecture.architecture!r}", None):
             unread = unread_keys(architecture, hf_config, reads, every_key(hf_config))
         result.unread = {_as_read(path): descend(hf_config, path) for path in unread}
+        for name, tag, value_kind, _ in key_fields(kind):  # under another name in config.json
+            paths = (path for path in result.unread if KEYS.get(path) == tag.names[0])
+            value = result.unread.get(next(paths, ""))
+            if name not in result.present and isinstance(value, value_kind):
+                metadata[f"{architecture.architecture}.{tag.names[0]}"] = value
+        result.config = kind.read(KeyValues(metadata, "config.json"))
         return result
 
 
@@ -129,11 +140,17 @@ def propose_keys(
         if kind not in _PLACEHOLDERS or not path.replace(".", "_").isidentifier():
             continue
         name, names = _names(path, value, known_keys)
-        like = free.get(names[0])
-        name = usable(name, taken) if like is None or like in lines else like
+        source = quoted(path)
+        if names[0] == ROTATED:
+            name = "rope_dims"  # which `nn.Rotary` reads
+            if kind is float:
+                source = _PART_OF_HEAD % quoted(path.rpartition(".")[2])
+            kind = int
+        else:
+            like = free.get(names[0])
+            name = usable(name, taken) if like is None or like in lines else like
         taken.add(name)
         in_files = ", ".join(map(quoted, names))
-        source = quoted(path)
         if path == "layer_types" and _WINDOWS.issuperset(map(str, value)):
             source = "nn.sliding_layers"
         lines[name] = path, f"{name}: {kind.__name__} = kv({in_files}, hf={source})"
@@ -165,7 +182,7 @@ class Fit:
 
     Attributes:
         named: the config names it.
-        plain: it has no towers, or they are in the checkpoint, too.
+        blocks: how many it has otherwise than the checkpoint.
         read: names of tensors that fields read.
         owners: name of a module → its class in the declaration.
         translation: from the checkpoint's names.
@@ -175,7 +192,7 @@ class Fit:
     cls: type[Model]
     config: Any
     named: bool
-    plain: bool
+    blocks: int
     read: set[str]
     report: LoadReport
     owners: dict[str, type[Module]]
@@ -183,17 +200,16 @@ class Fit:
     hyperparameters: Hyperparameters
 
     @property
-    def score(self) -> tuple[bool, bool, int, bool, int, int, bool]:
+    def score(self) -> tuple[bool, bool, int, int, int, bool]:
         # An embedding variant that fits equally well is a worse template. llama is the default.
         usual = bool(self.read) or self.cls.architecture == "llama"
         more = len(self.read) - len(self.report.missing)
-        corrected = len(self.translation.corrections)
         keys = self.hyperparameters
         unread = sum("_config." not in path for path in keys.unread)  # towers show in tensors
         misfits = unread + len(keys.missing) + len(keys.failed)
-        suited = self.named or self.plain
+        corrected = len(self.translation.corrections)
         head = "head" in module_fields(self.cls)
-        return usual, suited, more, self.named, -corrected, -misfits, head
+        return usual, self.named, -self.blocks - misfits, more, -corrected, head
 
 
 def best_fit(
@@ -208,10 +224,10 @@ def best_fit(
     Raises:
         Error: none can be tried; the last one's.
     """
-    fits, errors = [], []
+    fits, errors, kinds = [], [], blocks.of_checkpoint(shapes, name)
     for template in names:
         try:
-            fits.append(_fit(name, find(template, models), hf_config, shapes))
+            fits.append(_fit(name, find(template, models), hf_config, shapes, kinds))
         except Error as error:
             errors.append(error)
     if not fits:
@@ -224,6 +240,7 @@ def _fit(
     cls: type[Model],
     hf_config: Mapping[str, Any],
     shapes: Mapping[str, tuple[int, ...]],
+    kinds: set[str],
 ) -> Fit:
     from ...convert.declaration import plan
 
@@ -233,9 +250,8 @@ def _fit(
     read = {source for entry in planned.entries for source in entry.sources}
     owners = {pair.name: pair.module for pair in planned.pairs}
     named = listed_class(hf_config) in cls.hf_architectures
-    towers = any(entry.sources and of_tower(entry.name) for entry in planned.entries)
-    plain = towers or not cls.takes_items()
-    return Fit(cls, keys.config, named, plain, read, planned.report, owners, translation, keys)
+    apart = blocks.differences(cls, kinds)
+    return Fit(cls, keys.config, named, apart, read, planned.report, owners, translation, keys)
 
 
 def listed_class(hf_config: Mapping[str, Any]) -> str | None:

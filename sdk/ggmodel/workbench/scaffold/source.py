@@ -41,16 +41,26 @@ def bound(source: str) -> set[str]:
     return {*(alias.asname or alias.name for node in imports for alias in node.names), *defined}
 
 
-def renamed(source: str, template: str, cls: str, config: str | None, name: str, hf: str) -> str:
+def renamed(
+    source: str,
+    template: str,
+    cls: str,
+    config: str | None,
+    name: str,
+    registered: str,
+    hf: str,
+) -> str:
     """The file of one architecture, renamed as the beginning of another. Further registrations in
-    the file are dropped, and their classes where nothing uses them.
+    the file are dropped, their classes where nothing uses them, and the names that the model has in
+    files for other programs.
 
     Args:
         template: the registered name. cls: the class of its model. config: the class of its
             hyperparameters, if it is to be renamed.
-        name: the new architecture. hf: the class that its checkpoints name.
+        name: the new architecture, registered: its name in files. hf: the class that its
+            checkpoints name.
     """
-    source = _without_others(source, template)
+    source = _without_method(_without_others(source, template), "stored_as")
     source = re.sub(rf"\b{cls}\b", camel(name), source)
     if config is not None:
         source = re.sub(rf"\b{config}\b", f"{camel(name)}Config", source)
@@ -61,7 +71,7 @@ def renamed(source: str, template: str, cls: str, config: str | None, name: str,
         if match[1] != template:
             return ""
         more = f", {pooled}" if pooled in match[2] else f", hf={quoted(hf)}"
-        return f'@register("{name}"{more})\n'
+        return f'@register("{registered}"{more})\n'
 
     source = register.sub(entered, source)
     end = ast.parse(source).body
@@ -95,6 +105,24 @@ def _without_others(source: str, template: str) -> str:
         if "@register(" in head and f'"{template}"' not in head and uses == 1:
             del lines[first:last]
     return "".join(lines).rstrip() + "\n"
+
+
+def _without_method(source: str, name: str) -> str:
+    """The file without a method of its classes, and without what was imported for that alone."""
+    lines = source.splitlines(keepends=True)
+    classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
+    methods = [n for c in classes for n in c.body if isinstance(n, ast.FunctionDef)]
+    for node in reversed([n for n in methods if n.name == name]):
+        first = min([node.lineno, *(d.lineno for d in node.decorator_list)]) - 1
+        del lines[first - (not lines[first - 1].strip()) : node.end_lineno]
+    for node in reversed(ast.parse(source).body if len(lines) < source.count("\n") else []):
+        if isinstance(node, ast.ImportFrom) and node.module != "__future__":
+            there, text = [alias.name for alias in node.names], "".join(lines)
+            used = [n for n in there if len(re.findall(rf"\b{n}\b", text)) > 1]
+            if used != there:
+                own = f"from {node.module} import {', '.join(used)}\n"
+                lines[node.lineno - 1 : node.end_lineno] = [own] if used else []
+    return "".join(lines)
 
 
 def field_text(source: str, cls: str, field: str) -> tuple[str | None, str | None]:

@@ -16,6 +16,7 @@ from ...model import Model, Module
 from ...model.module import FieldType, TensorField, module_fields
 from ..nodes import folded
 
+ROTATED = "rope.dimension_count"
 # Key of config.json → key of GGUF files without the architecture, as llama.cpp's converter writes
 # them; the gguf package has the keys alone.
 KEYS: Mapping[str, str] = {
@@ -47,11 +48,14 @@ KEYS: Mapping[str, str] = {
     "num_experts": "expert_count",
     "num_experts_per_tok": "expert_used_count",
     "num_local_experts": "expert_count",
+    "partial_rotary_factor": ROTATED,
     "q_lora_rank": "attention.q_lora_rank",
-    "qk_rope_head_dim": "rope.dimension_count",
+    "qk_rope_head_dim": ROTATED,
     "residual_multiplier": "residual_scale",
     "rope_parameters.mrope_section": "rope.dimension_sections",
     "rope_scaling.mrope_section": "rope.dimension_sections",
+    "rope_scaling.partial_rotary_factor": ROTATED,
+    "rotary_pct": ROTATED,
     "routed_scaling_factor": "expert_weights_scale",
     "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
     "sliding_window": "attention.sliding_window",
@@ -77,17 +81,51 @@ VISION_KEYS: Mapping[str, tuple[str, str]] = {
 }
 
 
+# Name in transformers → llama.cpp's, as its converter writes it, where the two differ in more than
+# punctuation.
+ARCHITECTURES: Mapping[str, str] = {
+    "cohere": "command-r",
+    "deepseek_v2": "deepseek2",
+    "deepseek_v3": "deepseek2",
+    "glm4_moe_lite": "deepseek2",
+    "gpt_bigcode": "starcoder",
+    "granitemoehybrid": "granitehybrid",
+    "granitemoeshared": "granitemoe",
+    "hunyuan_v1_dense": "hunyuan-dense",
+    "hunyuan_v1_moe": "hunyuan-moe",
+    "phi": "phi2",
+    "xlm_roberta": "bert",
+}
+
+
+def llama_cpp_name(name: str) -> str:
+    """An architecture's name in llama.cpp's files, given that in transformers; the name itself if
+    llama.cpp has none."""
+    from gguf.constants import MODEL_ARCH_NAMES  # late, as below
+
+    plain = {_plain(other): other for other in MODEL_ARCH_NAMES.values()}
+    return ARCHITECTURES.get(re.sub(r"\W", "_", name), plain.get(_plain(name), name))
+
+
+_BIAS = "_bias"
+
+
 def gguf_name(module: str, architecture: str) -> str | None:
-    """llama.cpp's name of a module's tensors, numbers of layers as "*"; None if it has none.
+    """llama.cpp's name of a module's tensors, numbers of layers as "*"; None if it has none. A
+    tensor that is a bias by its own name is called one: "gate.e_score_correction_bias" is
+    "exp_probs_b.bias".
 
     Args:
         module: its name in checkpoints, "model.layers.*.self_attn.q_layernorm".
         architecture: whose names come first, if llama.cpp has one called so.
     """
+    bias = module.endswith(_BIAS)
     while True:
-        for names in (_names(architecture), _names("")):
-            if module in names:
-                return names[module]
+        plain = module.removesuffix(_BIAS)
+        for name in (module, plain, f"{plain}_proj") if bias else (module,):  # "dt_bias", too
+            for names in (_names(architecture), _names("")):
+                if name in names:
+                    return names[name] + ".bias" * bias
         module = module.partition(".")[2]
         if "." not in module and module != "lm_head":  # "norm" alone may be any
             return None
