@@ -15,7 +15,7 @@ from ..model import Model, Module
 from ..model.module import Names, TensorField, join, of_tower
 from ..model.operations import Computed, Operation, Sources
 from ..model.report import LoadReport, compare
-from ..model.walk import Found, Slot, Walk
+from ..model.walk import Outcome, Slot, Walk
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,7 @@ class _Planner(Walk[_Origin]):
         names = self._alternates[label]
         return any(e == name or e.startswith(f"{name}.") for name in names for e in entries)
 
-    def pairs(self, fields: Found[_Origin]) -> list[Pair]:
+    def pairs(self, fields: Outcome[_Origin]) -> list[Pair]:
         made = (self._pair(*module) for module in fields.modules if module[0])
         return [pair for pair in made if pair is not None]
 

@@ -48,16 +48,16 @@ class Step:
     begun: bool = field(default=False, kw_only=True)
 
     @classmethod
-    def blank(cls, n: int, outputs: int, components: int = 0, **known: Any) -> Self:
+    def blank(cls, n: int, outputs: int, components: int = 0, **attributes: Any) -> Self:
         """A step for recording graphs: n zeros everywhere, of which the first have outputs.
 
         Args:
             components: see `Model.own_components`.
-            known: further attributes.
+            attributes: further ones.
         """
         zeros = np.zeros(n, np.int32)
         own = np.zeros((components, n), np.int32) if components else None
-        return cls(zeros, zeros, zeros, zeros[:outputs], components=own, **known)
+        return cls(zeros, zeros, zeros, zeros[:outputs], components=own, **attributes)
 
     @property
     def shape(self) -> tuple[int, int, tuple[int, ...]]:

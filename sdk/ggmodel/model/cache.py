@@ -79,7 +79,7 @@ class LayerMemory(ABC):
     def __init__(self, layer: int, rope: Rotation | None = None):
         self.layer, self.rope = layer, rope
         self._rotated: set[int] = set()  # nodes
-        self._given = False
+        self._filled = False
 
     @abstractmethod
     def put(self, k: Tensor, v: Tensor) -> None:
@@ -103,12 +103,12 @@ class LayerMemory(ABC):
 
     def _take(self) -> None:
         """Notes that `put` was called; raises its error for a second call."""
-        if self._given:
+        if self._filled:
             raise TensorError(
                 f"the cache of layer {self.layer} was given keys and values twice in one forward; "
                 "each layer has its own, batch.cache[i]"
             )
-        self._given = True
+        self._filled = True
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
         """Queries or keys x [head dim, heads, n], rotated by positions I32 [k·n] with the rope that
@@ -150,23 +150,23 @@ class LayerMemory(ABC):
     def _rotations(self, k: Tensor) -> tuple[list[Node], bool]:
         """The ops "rope" behind keys that `rotate` did not record, and whether keys come from a
         projection without any rotation."""
-        found: list[Node] = []
+        ropes: list[Node] = []
         bare = rotated = False
-        todo, seen = list[Node]([k]), set[int]()
+        todo, visited = list[Node]([k]), set[int]()
         while todo:
             node = todo.pop()
-            if node.uid in seen or node.op is None:
+            if node.uid in visited or node.op is None:
                 continue
-            seen.add(node.uid)
+            visited.add(node.uid)
             if node.uid in self._rotated:
                 rotated = True
             elif node.op.name == "rope":
-                found.append(node)
+                ropes.append(node)
             elif node.op.name in _MIXING:
                 bare = True
             else:
                 todo += [x for x in node.sources if x is not None]
-        return found, bare and not rotated and not found
+        return ropes, bare and not rotated and not ropes
 
 
 @dataclass(frozen=True)

@@ -84,15 +84,15 @@ class Config:
         key = f", {declared.names[0]}" if isinstance(declared, KeyField) else ""
         return getattr(self, limit), key
 
-    def _settle(self, wanted: KeyField) -> Any:
+    def _settle(self, field: KeyField) -> Any:
         """Sets a hyperparameter without a value to its default."""
         name, kind, optional = next(
-            (n, k, o) for n, f, k, o in key_fields(type(self)) if f is wanted
+            (n, k, o) for n, f, k, o in key_fields(type(self)) if f is field
         )
-        default = wanted.default
+        default = field.default
         if default is MISSING:
             if not optional:
-                keys = " or ".join(repr(k) for k in wanted.names)
+                keys = " or ".join(repr(k) for k in field.names)
                 raise ConfigError(f"the hyperparameter {name!r} has no value: no key {keys}")
             value = None
         elif callable(default) or (isinstance(default, str) and kind is not str):
@@ -160,13 +160,13 @@ class Config:
         return {key: value for key, value in values.items() if value is not None}
 
     @classmethod
-    def published(cls, wanted: str, hf: Mapping[str, Any]) -> Any:
+    def published(cls, name: str, hf: Mapping[str, Any]) -> Any:
         """The value of one hyperparameter in a Hugging Face config; None without.
 
         Raises:
             ConfigError: as `from_hf`.
         """
-        field, kind = next((f, k) for name, f, k, _ in key_fields(cls) if name == wanted)
+        field, kind = next((f, k) for n, f, k, _ in key_fields(cls) if n == name)
         for source in field.hf:
             try:
                 value = source(hf) if callable(source) else descend(hf, source)
@@ -174,12 +174,12 @@ class Config:
                 raise ConfigError(f"config.json: {error}") from error
             except Exception as error:
                 raise ConfigError(
-                    f"{line_of(cls, wanted)}: the hyperparameter {wanted!r} cannot be computed "
+                    f"{line_of(cls, name)}: the hyperparameter {name!r} cannot be computed "
                     f"from config.json: {error!r}"
                 ) from error
             if value is not None:
                 if callable(source):
-                    key, what = wanted, f"what {_called(source)} computes for the hyperparameter"
+                    key, what = name, f"what {_called(source)} computes for the hyperparameter"
                 else:
                     key, what = source, "key"
                 return check_kind(key, value, kind, _file_of(source), what)
@@ -192,7 +192,7 @@ class Config:
 
 def keys_behind(config: Config, name: str) -> dict[str, Any]:
     """Primary key → value of the hyperparameters that an attribute of a config follows from."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
 
     class Watching:
         def __getattr__(self, name: str) -> Any:
@@ -201,11 +201,11 @@ def keys_behind(config: Config, name: str) -> dict[str, Any]:
                 return declared.fget(self)
             value = getattr(config, name)
             if isinstance(declared, KeyField):
-                found[declared.names[0]] = value
+                values[declared.names[0]] = value
             return value
 
     getattr(Watching(), name)
-    return found
+    return values
 
 
 def _check_least(metadata: KeyValues, key: str, value: Any, least: float | None) -> None:
@@ -229,13 +229,13 @@ def _not_published(where: str, field: KeyField, hf: Mapping[str, Any]) -> str:
     if not field.hf:
         return f"{where}its kv(...) names no key of config.json; add hf="
     tried = [source for source in field.hf if isinstance(source, str)]
-    known: dict[str, str] = {}  # in lower case → as it stands; those outside of sub-configs first
+    paths: dict[str, str] = {}  # in lower case → as it stands; those outside of sub-configs first
     for path in sorted(islice(_paths(hf), _COMPARED), key=lambda path: path.count(".")):
-        known.setdefault(path.lower(), path)
-    near = [n for t in tried for n in difflib.get_close_matches(t.lower(), known, 2)]
+        paths.setdefault(path.lower(), path)
+    near = [n for t in tried for n in difflib.get_close_matches(t.lower(), paths, 2)]
     last = {t.rpartition(".")[2].lower() for t in tried}
-    near = [n for n in known if n.rpartition(".")[2] in last] + near
-    has = ", ".join(repr(known[n]) for n in list(dict.fromkeys(near))[:2])
+    near = [n for n in paths if n.rpartition(".")[2] in last] + near
+    has = ", ".join(repr(paths[n]) for n in list(dict.fromkeys(near))[:2])
     names = " or ".join(repr(s) if isinstance(s, str) else _called(s) for s in field.hf)
     return f"{where}hf= tried {names}" + (f", and config.json has {has}" if has else "")
 

@@ -28,8 +28,8 @@ _TYPES = ("clip.projector_type", "clip.vision.projector_type", "clip.audio.proje
 
 def projectors_of(metadata: Mapping[str, Any]) -> list[str]:
     """The types of a source's projectors, in llama.cpp's names: of images, of sounds."""
-    found = (metadata.get(key) for key in _TYPES)
-    return list(dict.fromkeys(kind for kind in found if isinstance(kind, str)))
+    types = (metadata.get(key) for key in _TYPES)
+    return list(dict.fromkeys(kind for kind in types if isinstance(kind, str)))
 
 
 def of_source(keys: KeyValues, models: str | Path | None = None) -> type[Model]:
@@ -70,8 +70,8 @@ def _misfit(both: type[Model], alone: type[Model] | None, keys: KeyValues) -> st
     vocabulary lacks a token of items, or a key says what only the text alone computes; "" if it
     may be one."""
     tokens = keys.metadata.get("tokenizer.ggml.tokens")
-    known = tokens if isinstance(tokens, Sequence) else ()
-    if lacking := next((name for name in both.pair_tokens if name not in known), None):
+    vocabulary = tokens if isinstance(tokens, Sequence) else ()
+    if lacking := next((name for name in both.pair_tokens if name not in vocabulary), None):
         return f"the vocabulary of {both.architecture!r} has {lacking!r}, this one does not"
     if alone is None:
         return ""
@@ -81,8 +81,8 @@ def _misfit(both: type[Model], alone: type[Model] | None, keys: KeyValues) -> st
             for key in field.names:
                 value = keys.get(key, kind)
                 if value and value != field.default:
-                    said = f"{keys.full(key)} is {value!r:.60}"
-                    return f"{said}, which {both.architecture!r} does not compute"
+                    setting = f"{keys.full(key)} is {value!r:.60}"
+                    return f"{setting}, which {both.architecture!r} does not compute"
     return ""
 
 
@@ -127,11 +127,11 @@ def fill(
         ConfigError: the declaration itself makes no sense; names the field.
         ArchitectureError: a module's constructor fails; names the line.
     """
-    found = _Loader(model.config, tensors).module(model, Slot(Names()))
-    for owner, name, value in found.values:
+    outcome = _Loader(model.config, tensors).module(model, Slot(Names()))
+    for owner, name, value in outcome.values:
         setattr(owner, name, _loaded(value, weights))
-    bound = [(info.name, path) for info, path in found.bound]
-    report = LoadReport(architecture, bound, found.missing, found.wrong)
+    bound = [(info.name, path) for info, path in outcome.bound]
+    report = LoadReport(architecture, bound, outcome.missing, outcome.wrong)
     return compare(report, dict(reversed(bound)), tensors, ignore)
 
 
@@ -163,10 +163,10 @@ class _Loader(Walk[Names]):
         return [WrongShape(tensor.name, slot.path, expected, tuple(tensor.shape), (*keys.items(),))]
 
 
-def _fits(expected: tuple[int | None, ...], found: tuple[int, ...]) -> bool:
+def _fits(expected: tuple[int | None, ...], shape: tuple[int, ...]) -> bool:
     if len(expected) > 4:
         return False
-    pairs = zip((*expected, 1, 1, 1, 1)[:4], (*found, 1, 1, 1, 1)[:4], strict=True)
+    pairs = zip((*expected, 1, 1, 1, 1)[:4], (*shape, 1, 1, 1, 1)[:4], strict=True)
     return all(want is None or want == have for want, have in pairs)
 
 

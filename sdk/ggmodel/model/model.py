@@ -174,10 +174,10 @@ class Model(Module):
     def speech(self) -> Speech | SpeechPrompt:
         """How it writes down speech, or is asked to; a model that `ggmodel.transcribe` can use
         declares it."""
-        asked = ", or ask this one for the text (ggmodel run --audio)"
+        hint = ", or ask this one for the text (ggmodel run --audio)"
         raise Unsupported(
             f"a model of the architecture {type(self).architecture} does not transcribe; give a "
-            f"Whisper or a Voxtral{asked if 'audio' in self.modalities() else ''}"
+            f"Whisper or a Voxtral{hint if 'audio' in self.modalities() else ''}"
         )
 
     @classmethod

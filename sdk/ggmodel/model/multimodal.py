@@ -76,7 +76,7 @@ class Numbers:
         fits = array.dtype.kind in kinds and array.size and _fits(array.shape, self.shape)
         if fits and self._within(array):
             return _tuples((array if self.dtype is int else array.astype(float)).tolist())
-        raise PromptError(f"{value!r:.60}; give {self._wanted()}")
+        raise PromptError(f"{value!r:.60}; give {self._description()}")
 
     def _within(self, array: np.ndarray) -> bool:
         least = -np.inf if self.least is None else self.least
@@ -84,7 +84,7 @@ class Numbers:
         fine = np.isfinite(array) & (array >= least) & (array <= most)
         return bool(fine.all()) and not (self.ascending and (array[1:] < array[:-1]).any())
 
-    def _wanted(self) -> str:
+    def _description(self) -> str:
         whole = "whole " if self.dtype is int else ""
         ends = (("least", self.least), ("most", self.most))
         within = " and ".join(f"at {name} {end:,}" for name, end in ends if end is not None)
@@ -325,14 +325,14 @@ class Modality:
         if not isinstance(values, np.ndarray) or values.dtype.kind not in "fiu":
             shown = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
             raise PromptError(f"the values of this {kind} are {shown}; give an array of float32")
-        said = f"this {kind} is an array {list(values.shape)}"
+        item = f"this {kind} is an array {list(values.shape)}"
         if self.shape is not None and not _fits(values.shape, self.shape):
-            raise PromptError(f"{said}; this model takes [{', '.join(map(str, self.shape))}]")
+            raise PromptError(f"{item}; this model takes [{', '.join(map(str, self.shape))}]")
         if not values.size:
-            raise PromptError(f"{said}: it holds no numbers")
+            raise PromptError(f"{item}: it holds no numbers")
         if not np.isfinite(values).all():
             at = [int(i) for i in np.argwhere(~np.isfinite(values))[0]]
-            raise PromptError(f"{said} that holds {values[tuple(at)]} at {at}; give finite numbers")
+            raise PromptError(f"{item} that holds {values[tuple(at)]} at {at}; give finite numbers")
 
     def read_data(self, kind: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """The data that a user gives beside a prepared array, as `data` declares them.
@@ -349,23 +349,23 @@ class Modality:
             )
         if self.data is None:
             return given
-        found = {}
+        data = {}
         for name, value in given.items():
             if name not in self.data:
-                known = " and ".join(self.data) or "none"
+                names = " and ".join(self.data) or "none"
                 raise PromptError(
-                    f"this {kind} has data named {name!r:.60}; this model takes {known}"
+                    f"this {kind} has data named {name!r:.60}; this model takes {names}"
                 )
             try:
-                found[name] = self.data[name].read(value)
+                data[name] = self.data[name].read(value)
             except PromptError as error:
                 raise PromptError(f"this {kind}: its {name} is {error}") from None
-        return found
+        return data
 
 
-def _fits(shape: tuple[int, ...], wanted: Shape) -> bool:
-    return len(shape) == len(wanted) and all(
-        isinstance(n, str) or n == m for n, m in zip(wanted, shape, strict=True)
+def _fits(shape: tuple[int, ...], declared: Shape) -> bool:
+    return len(shape) == len(declared) and all(
+        isinstance(n, str) or n == m for n, m in zip(declared, shape, strict=True)
     )
 
 

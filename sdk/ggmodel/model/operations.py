@@ -260,9 +260,9 @@ class Part(_Rows):
         start = sum(sizes[: self.index])
         return slice(start, start + sizes[self.index])
 
-    def _check(self, found: int, wanted: int) -> None:
-        if found != wanted:
-            raise ConfigError(f"{self.name}: {found} rows, not {wanted} as {self.rows} say")
+    def _check(self, rows: int, expected: int) -> None:
+        if rows != expected:
+            raise ConfigError(f"{self.name}: {rows} rows, not {expected} as {self.rows} say")
 
 
 @dataclass(frozen=True)

@@ -119,18 +119,18 @@ def find(name: str, folder: str | Path | None = None, pooled: bool = False) -> t
     with _lock:
         in_folder = _of_folder(folder, name)
         for key in keys:
-            if found := [own[key] for own in in_folder.values() if key in own]:
-                return _only(found, f"register the architecture {key!r}")
+            if candidates := [own[key] for own in in_folder.values() if key in own]:
+                return _only(candidates, f"register the architecture {key!r}")
         _check_named(name, in_folder)
         _import_elsewhere(name)
         for key in keys:
             if key in _registered:
                 return _registered[key]
-    known = supported(folder)
-    near = difflib.get_close_matches(name[:100], known, 1)
+    names = supported(folder)
+    near = difflib.get_close_matches(name[:100], names, 1)
     hint = f"; did you mean {near[0]!r}?" if near else "."
     raise ArchitectureError(
-        f"no architecture {name[:100]!r}{hint} Supported: {', '.join(known)}. "
+        f"no architecture {name[:100]!r}{hint} Supported: {', '.join(names)}. "
         "Another one is a file NAME.py in a folder given with --models (models=)."
     )
 
@@ -161,20 +161,20 @@ def find_hf(names: Sequence[str], folder: str | Path | None = None) -> type[Mode
     with _lock:
         in_folder = [_serving(own) for own in _of_folder(folder).values()]
         for name in names:
-            if found := [own[name] for own in in_folder if name in own]:
-                return _only(found, f"serve {name}")
+            if candidates := [own[name] for own in in_folder if name in own]:
+                return _only(candidates, f"serve {name}")
         _import_all()
         served = _serving(_registered)
     for name in names:
         if name in served:
             return served[name]
-    wanted = ", ".join(n[:100] for n in names) or "(config.json names none)"
-    known = sorted({*served, *(name for own in in_folder for name in own)})
-    near = difflib.get_close_matches(wanted[:100], known, 4, 0.0)
+    requested = ", ".join(n[:100] for n in names) or "(config.json names none)"
+    available = sorted({*served, *(name for own in in_folder for name in own)})
+    near = difflib.get_close_matches(requested[:100], available, 4, 0.0)
     raise ArchitectureError(
-        f"no architecture serves {wanted}. `ggmodel new NAME --hf FOLDER` begins one from the "
+        f"no architecture serves {requested}. `ggmodel new NAME --hf FOLDER` begins one from the "
         "checkpoint; a folder of one's own is given with --models (models=). Served are "
-        f"{len(known)} classes; those with the most similar names: {', '.join(near)}."
+        f"{len(available)} classes; those with the most similar names: {', '.join(near)}."
     )
 
 
@@ -192,8 +192,8 @@ def find_pair(
     """
     with _lock:
         in_folder = [cls for own in _of_folder(folder).values() for cls in own.values()]
-        if found := [cls for cls in in_folder if cls.pairs.get(text) in projectors]:
-            return _only(found, f"serve {text!r} beside {', '.join(map(repr, projectors))}")
+        if candidates := [cls for cls in in_folder if cls.pairs.get(text) in projectors]:
+            return _only(candidates, f"serve {text!r} beside {', '.join(map(repr, projectors))}")
         _import_all()
         return next((c for c in _registered.values() if c.pairs.get(text) in projectors), None)
 
@@ -216,11 +216,11 @@ def _serving(registered: Mapping[str, type[Model]]) -> dict[str, type[Model]]:
     return served
 
 
-def _only(found: list[type[Model]], what: str) -> type[Model]:
-    if len(found) > 1:
-        lines = " and ".join(line_of(cls) for cls in found)
+def _only(candidates: list[type[Model]], what: str) -> type[Model]:
+    if len(candidates) > 1:
+        lines = " and ".join(line_of(cls) for cls in candidates)
         raise ArchitectureError(f"{lines} both {what}; keep one of them in the folder")
-    return found[0]
+    return candidates[0]
 
 
 def supported(folder: str | Path | None = None) -> list[str]:
@@ -280,13 +280,13 @@ def _named_in(unit: Path) -> set[str]:
 def _built_in() -> list[str]:
     """The modules of `ggmodel.models`: "llama", "llama.model", "qwen", "qwen.qwen2" …"""
     package = importlib.import_module("ggmodel.models")
-    found = []
+    modules = []
     for unit in pkgutil.iter_modules(package.__path__):
-        found.append(unit.name)
+        modules.append(unit.name)
         if unit.ispkg:
             paths = [str(Path(path) / unit.name) for path in package.__path__]
-            found += [f"{unit.name}.{m.name}" for m in pkgutil.iter_modules(paths)]
-    return found
+            modules += [f"{unit.name}.{m.name}" for m in pkgutil.iter_modules(paths)]
+    return modules
 
 
 def _import_built_in(modules: list[str]) -> None:
@@ -405,5 +405,5 @@ def _no_bytecode() -> Iterator[None]:
 def _forget(module_name: str) -> None:
     _stamps.pop(module_name, None)
     _of_files.pop(module_name, None)
-    for known in [m for m in sys.modules if m == module_name or m.startswith(f"{module_name}.")]:
-        del sys.modules[known]
+    for name in [m for m in sys.modules if m == module_name or m.startswith(f"{module_name}.")]:
+        del sys.modules[name]

@@ -58,14 +58,14 @@ class WrongShape:
     tensor: str
     field: str
     expected: tuple[int | None, ...]
-    found: tuple[int, ...]
+    shape: tuple[int, ...]
     keys: tuple[tuple[str, Any], ...] = ()
 
     def __str__(self) -> str:
         want = ", ".join("any" if n is None else str(n) for n in self.expected)
-        said = ", ".join(f"{key} = {value!r:.40}" for key, value in self.keys)
-        text = f"{self.tensor} ({self.field}) is {list(self.found)}, not [{want}]"
-        return f"{text} by {said}" if said else text
+        keys = ", ".join(f"{key} = {value!r:.40}" for key, value in self.keys)
+        text = f"{self.tensor} ({self.field}) is {list(self.shape)}, not [{want}]"
+        return f"{text} by {keys}" if keys else text
 
 
 @dataclass
@@ -119,10 +119,10 @@ class LoadReport:
         are problems when strict, otherwise a warning."""
         problems = self.problems(strict)
         if not problems:
-            for said in (self.unused, self.unread_keys):
-                if said:
-                    names = _cut(said, ", ", " and {} more")
-                    towers = self._towers() if said is self.unused else ""
+            for leftover in (self.unused, self.unread_keys):
+                if leftover:
+                    names = _cut(leftover, ", ", " and {} more")
+                    towers = self._towers() if leftover is self.unused else ""
                     warnings.warn(
                         f"the architecture {self.architecture!r} does not use {names}{towers}",
                         stacklevel=2,
@@ -186,8 +186,8 @@ def compare(
     fields = {_stem(name): path for name, path in read.items()}
     near = _Nearest(list(fields))
     for name in report.unused[:_COMPARED]:
-        if found := near((_stem(name),)):
-            report.nearest[name] = fields[found[0]]
+        if nearest := near((_stem(name),)):
+            report.nearest[name] = fields[nearest[0]]
     return report
 
 

@@ -50,7 +50,7 @@ class Slot(Generic[N]):
         kind: its declared type.
         optional: it may stay None.
         shape: expected dims in ggml order, if declared.
-        given: the value that the constructor has put there.
+        preset: the value that the constructor has put there.
     """
 
     names: N
@@ -59,11 +59,11 @@ class Slot(Generic[N]):
     kind: FieldType = _MODEL
     optional: bool = False
     shape: tuple[Any, ...] | None = None
-    given: Any = None
+    preset: Any = None
 
 
 @dataclass(slots=True)
-class Found(Generic[N]):
+class Outcome(Generic[N]):
     """The outcome for a part of a model. Nothing is changed before an outcome is chosen.
 
     Attributes:
@@ -82,7 +82,7 @@ class Found(Generic[N]):
     own: int = 0
     declared: int = 0
 
-    def add(self, other: Found[N], absolute: bool = False) -> None:
+    def add(self, other: Outcome[N], absolute: bool = False) -> None:
         """Adds a field's outcome.
 
         Args:
@@ -128,7 +128,7 @@ class Walk(ABC, Generic[N]):
         """The tensor, if its shape is not the declared one."""
         return []
 
-    def module(self, module: Module, slot: Slot[N]) -> Found[N]:
+    def module(self, module: Module, slot: Slot[N]) -> Outcome[N]:
         """The outcome for a module under the first of its names that has any of its tensors.
 
         Raises:
@@ -137,7 +137,7 @@ class Walk(ABC, Generic[N]):
         """
         if any(outer is module for outer, _ in self._within):
             raise self._endless(type(module), slot)
-        self._within.append((module, slot.given is None))
+        self._within.append((module, slot.preset is None))
         try:
             return self._module(module, slot)
         finally:
@@ -151,57 +151,57 @@ class Walk(ABC, Generic[N]):
             "end; leave this field out, or give it another type"
         )
 
-    def _module(self, module: Module, slot: Slot[N]) -> Found[N]:
-        tried: list[Found[N]] = []
+    def _module(self, module: Module, slot: Slot[N]) -> Outcome[N]:
+        tried: list[Outcome[N]] = []
         for names in slot.names.alternates(False):
-            found = self._fields(module, names, slot)
-            found.modules.insert(0, (slot.path, module, names, found.bound))
-            if found.own:
-                return found
-            tried.append(found)
+            outcome = self._fields(module, names, slot)
+            outcome.modules.insert(0, (slot.path, module, names, outcome.bound))
+            if outcome.own:
+                return outcome
+            tried.append(outcome)
         if not tried:
-            return Found(missing=[Missing(slot.path, ())], declared=1)
-        tried[0].missing = _merged(m for found in tried for m in found.missing)
+            return Outcome(missing=[Missing(slot.path, ())], declared=1)
+        tried[0].missing = _merged(m for outcome in tried for m in outcome.missing)
         return tried[0]
 
-    def _fields(self, module: Module, names: N, slot: Slot[N]) -> Found[N]:
-        whole: Found[N] = Found()
+    def _fields(self, module: Module, names: N, slot: Slot[N]) -> Outcome[N]:
+        whole: Outcome[N] = Outcome()
         for name, (tag, kind) in module_fields(type(module)).items():
-            given = module.__dict__.get(name)
-            if given is None and not (kind.choices or kind.optional) and tag == TensorField():
+            preset = module.__dict__.get(name)
+            if preset is None and not (kind.choices or kind.optional) and tag == TensorField():
                 continue  # an attribute of the author's own
             path = f"{slot.path}.{name}" if slot.path else name
             shape = tag.shape
             if shape is None and slot.shape is not None and name in module.dims:
                 shape = _dims_of(module, name, slot.shape, slot.path)
-            inner = Slot(names.field(tag), path, name, kind, kind.optional, shape, given)
-            value, found = self._list(inner, tag) if kind.many else self._choose(inner)
-            found.values.append((module, name, value))
-            whole.add(found, tag.root)
+            inner = Slot(names.field(tag), path, name, kind, kind.optional, shape, preset)
+            value, outcome = self._list(inner, tag) if kind.many else self._choose(inner)
+            outcome.values.append((module, name, value))
+            whole.add(outcome, tag.root)
         return whole
 
-    def _list(self, slot: Slot[N], tag: TensorField) -> tuple[list[Any] | None, Found[N]]:
+    def _list(self, slot: Slot[N], tag: TensorField) -> tuple[list[Any] | None, Outcome[N]]:
         """A list as long as declared, or as the one that the constructor has put there."""
         items: list[Any] = []
-        whole: Found[N] = Found()
+        whole: Outcome[N] = Outcome()
         label = tag.names[0] if tag.names else slot.path
         numbers = None if tag.numbers is None else list(getattr(self.config, tag.numbers))
-        given = slot.given if isinstance(slot.given, list) else self._blanks(tag, slot.path)
-        for i, item in enumerate(given):
-            value, found = self._choose(
+        initial = slot.preset if isinstance(slot.preset, list) else self._blanks(tag, slot.path)
+        for i, item in enumerate(initial):
+            value, outcome = self._choose(
                 replace(
                     slot,
                     names=slot.names.item(i, i if numbers is None else numbers[i]),
                     path=f"{slot.path}[{i}]",
                     scope=f"{label}.{i}",
                     optional=slot.kind.items_optional,
-                    given=item,
+                    preset=item,
                 )
             )
             items.append(value)
-            whole.add(found)
+            whole.add(outcome)
         if slot.optional and not whole.own and (whole.declared or not items):
-            return None, Found(declared=whole.declared)
+            return None, Outcome(declared=whole.declared)
         return items, whole
 
     def _blanks(self, tag: TensorField, path: str) -> list[None]:
@@ -217,70 +217,69 @@ class Walk(ABC, Generic[N]):
             )
         return [None] * length
 
-    def _choose(self, slot: Slot[N]) -> tuple[Any, Found[N]]:
+    def _choose(self, slot: Slot[N]) -> tuple[Any, Outcome[N]]:
         """The value of a field, the best of its choices."""
-        kind, given = slot.kind, slot.given
-        if kind.interface and not isinstance(given, Module) and not kind.choices:
-            if given is None and not slot.optional:
+        kind, preset = slot.kind, slot.preset
+        if kind.interface and not isinstance(preset, Module) and not kind.choices:
+            if preset is None and not slot.optional:
                 raise ConfigError(
                     f"{slot.path} is typed by an interface: its module's constructor must put an "
                     "instance there, or its type be a union of modules to choose from"
                 )
-            return given, Found()  # no module, so it holds no tensors
-        given = given if isinstance(given, Module) else None
-        choices = kind.choices if given is None else (type(given),)
-        tried = [self._try(choice, given, slot) for choice in choices]
+            return preset, Outcome()  # no module, so it holds no tensors
+        preset = preset if isinstance(preset, Module) else None
+        choices = kind.choices if preset is None else (type(preset),)
+        tried = [self._try(choice, preset, slot) for choice in choices]
         value, best = max(tried, key=_fitness)  # ties keep the declared order
         if best.own or (best.bound and not best.missing):
             return value, best
-        if slot.optional and (given is None or best.declared):
-            return None, Found(declared=best.declared)
+        if slot.optional and (preset is None or best.declared):
+            return None, Outcome(declared=best.declared)
         if best.missing and (self.merges or len(tried) > 1):
-            names = (name for _, found in tried for m in found.missing for name in m.tried)
+            names = (name for _, outcome in tried for m in outcome.missing for name in m.tried)
             best.missing = [Missing(self.label(slot), tuple(dict.fromkeys(names)))]
         return value, best
 
-    def _try(self, choice: type[Any], given: Module | None, slot: Slot[N]) -> tuple[Any, Found[N]]:
-        if issubclass(choice, Tensor):
+    def _try(self, kind: type[Any], module: Module | None, slot: Slot[N]) -> tuple[Any, Outcome[N]]:
+        if issubclass(kind, Tensor):
             return self._tensor(slot)
-        module = given
         if module is None:
-            if any(made and type(outer) is choice for outer, made in self._within):
-                raise self._endless(choice, slot)
-            with author_code(f"{slot.path} cannot be made", file_of(choice)):
-                module = choice(self.config)
-        found = self.module(module, slot)
-        found.values.append((module, "scope", slot.scope))
-        return module, found
+            if any(made and type(outer) is kind for outer, made in self._within):
+                raise self._endless(kind, slot)
+            with author_code(f"{slot.path} cannot be made", file_of(kind)):
+                module = kind(self.config)
+        outcome = self.module(module, slot)
+        outcome.values.append((module, "scope", slot.scope))
+        return module, outcome
 
-    def _tensor(self, slot: Slot[N]) -> tuple[Any, Found[N]]:
+    def _tensor(self, slot: Slot[N]) -> tuple[Any, Outcome[N]]:
         tried: list[str] = []
         for alternate in slot.names.alternates(True):
             tensor, names = self.find(alternate)
             if tensor is not None:
-                return tensor, Found(
+                return tensor, Outcome(
                     bound=[(tensor, slot.path)],
                     wrong=self.misfit(tensor, slot),
                     own=int(bool(names)),  # a computed tensor proves nothing
                     declared=1,
                 )
             tried += names
-        return None, Found(missing=[Missing(slot.path, tuple(tried))], declared=1)
+        return None, Outcome(missing=[Missing(slot.path, tuple(tried))], declared=1)
 
 
-def _fitness(tried: tuple[Any, Found[Any]]) -> tuple[bool, bool, bool, int]:
-    found = tried[1]
-    return found.own > 0, not found.missing, not found.wrong, found.own
+def _fitness(tried: tuple[Any, Outcome[Any]]) -> tuple[bool, bool, bool, int]:
+    outcome = tried[1]
+    return outcome.own > 0, not outcome.missing, not outcome.wrong, outcome.own
 
 
 def _dims_of(module: Module, name: str, shape: tuple[Any, ...], path: str) -> tuple[Any, ...]:
-    wanted = module.dims[name]
-    if max(wanted) >= len(shape):
+    dims = module.dims[name]
+    if max(dims) >= len(shape):
         raise ConfigError(
             f"{path}: shape={shape} has {len(shape)} sizes; "
-            f"{type(module).__name__}.{name} takes its dims from {max(wanted) + 1}"
+            f"{type(module).__name__}.{name} takes its dims from {max(dims) + 1}"
         )
-    return tuple(shape[i] for i in wanted)
+    return tuple(shape[i] for i in dims)
 
 
 def _merged(missing: Iterable[Missing]) -> list[Missing]:
