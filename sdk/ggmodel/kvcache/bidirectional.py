@@ -87,14 +87,14 @@ class BidirectionalCache(Cache):
         n = len(step.positions)
         size = self._masks.padded(n)
 
-        def seen(rows: slice) -> np.ndarray:
+        def visible(rows: slice) -> np.ndarray:
             alike = step.sequences[rows, None] == step.sequences
             if self.window is not None:
                 distance = np.abs(step.positions[rows, None].astype(np.int64) - step.positions)
                 alike &= distance < self.window
             return np.pad(alike, ((0, 0), (0, size - n)))
 
-        return self._masks.by_rows(n, size, seen)
+        return self._masks.by_rows(n, size, visible)
 
     def undo(self, step: Step) -> None:
         _, lengths = step.placed.pop(self, (None, None))

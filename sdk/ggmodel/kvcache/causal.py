@@ -166,10 +166,10 @@ class CausalCache(Cache):
         placed: Placed | None = step.placed.get(self)
         if placed is None or placed.state != self._state or step.groups is not None:
             return False
-        found = _following(self.rule, self.table, step, placed)
-        if found is None:
+        following = _following(self.rule, self.table, step, placed)
+        if following is None:
             return False
-        cells, hidden = found
+        cells, hidden = following
         sequences, positions = step.sequences.tolist(), step.positions.tolist()
         taken_over = [
             (s, c) for s, c in zip(sequences, cells, strict=True) if self.table.position[c] >= 0
@@ -359,7 +359,7 @@ def _look(rule: Rule, table: Cells, masks: Masks, step: Step, placed: Placed) ->
         if n > masks.whole:  # the cache may change before the mask is written
             position, member = position.copy(), member.copy()
         placed.mask = masks.by_rows(
-            n, window.size, lambda rows: _seen(rule, step, cells, rows, position, member)
+            n, window.size, lambda rows: _visible(rule, step, cells, rows, position, member)
         )
         placed.rows = [placed.mask] if isinstance(placed.mask, np.ndarray) else []
         return
@@ -375,7 +375,7 @@ def _look(rule: Rule, table: Cells, masks: Masks, step: Step, placed: Placed) ->
         )
         first = window.begin + part.begin
         held = _range(table, first, part.cells)
-        each.append(masks.of(_seen(rule, mine, placed.cells[rows] - first, slice(None), *held)))
+        each.append(masks.of(_visible(rule, mine, placed.cells[rows] - first, slice(None), *held)))
     placed.mask = np.concatenate([mask.reshape(-1) for mask in each])
     pieces = np.split(placed.mask, np.cumsum([mask.size for mask in each])[:-1])
     placed.rows = [p.reshape(m.shape) for p, m in zip(pieces, each, strict=True)]
@@ -386,7 +386,7 @@ def _range(table: Cells, begin: int, size: int) -> tuple[np.ndarray, np.ndarray]
     return table.position[begin : begin + size], table.member[:, begin : begin + size]
 
 
-def _seen(
+def _visible(
     rule: Rule,
     step: Step,
     cells: np.ndarray,
@@ -401,18 +401,18 @@ def _seen(
         position, member: see `_range`.
     """
     positions, sequences = step.positions[rows, None], step.sequences[rows]
-    seen = position <= positions
+    visible = position <= positions
     if rule.ahead and step.groups is not None and step.groups.any():
         grouped = step.groups[rows, None]
-        seen[:, cells] |= (grouped == step.groups) & (grouped > 0)
+        visible[:, cells] |= (grouped == step.groups) & (grouped > 0)
     # Groups look ahead, not further back (transformers, `create_masks_for_vision_model`).
     if rule.bounded:
-        seen &= position >= rule.sees_from(positions)
+        visible &= position >= rule.sees_from(positions)
     if len(sequences) and (sequences == sequences[0]).all():
-        seen &= member[sequences[0]]
+        visible &= member[sequences[0]]
     else:
-        seen &= member[sequences]
-    return seen
+        visible &= member[sequences]
+    return visible
 
 
 def _following(

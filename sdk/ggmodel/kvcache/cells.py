@@ -42,33 +42,33 @@ class Masks:
         """The rows of a mask for n tokens."""
         return round_up(n, self._row_padding)
 
-    def by_rows(self, n: int, size: int, seen: Callable[[slice], np.ndarray]) -> np.ndarray | Rows:
+    def by_rows(self, n: int, size: int, view: Callable[[slice], np.ndarray]) -> np.ndarray | Rows:
         """`of` for a mask of n tokens, [rows, size].
 
         Args:
-            seen: a slice of tokens → what they see, bool [tokens, size]. The result is overwritten.
+            view: a slice of tokens → what they see, bool [tokens, size]; it is overwritten.
         """
         if n <= self.whole:
-            return self.of(seen(slice(n)))
+            return self.of(view(slice(n)))
         total = self.rows(n)
 
         def make(rows: slice) -> np.ndarray:
             begin, end = min(rows.start, n), min(rows.stop, n)
-            return self._of(seen(slice(begin, end)), min(rows.stop, total) - rows.start)
+            return self._of(view(slice(begin, end)), min(rows.stop, total) - rows.start)
 
         return Rows((total, size), self._dtype, make)
 
-    def of(self, seen: np.ndarray) -> np.ndarray:
-        """0 where `seen`, bool [n, range], is true, −inf elsewhere: [rows, range]. `seen` is
+    def of(self, visible: np.ndarray) -> np.ndarray:
+        """0 where `visible`, bool [n, range], is true, −inf elsewhere: [rows, range]. `visible` is
         overwritten."""
-        return self._of(seen, self.rows(len(seen)))
+        return self._of(visible, self.rows(len(visible)))
 
-    def _of(self, seen: np.ndarray, rows: int) -> np.ndarray:
-        if rows > len(seen):
-            more = np.zeros((rows - len(seen), seen.shape[1]), bool)
-            seen = np.concatenate([seen, more])
+    def _of(self, visible: np.ndarray, rows: int) -> np.ndarray:
+        if rows > len(visible):
+            more = np.zeros((rows - len(visible), visible.shape[1]), bool)
+            visible = np.concatenate([visible, more])
         # Integer arithmetic takes a third of the time of np.where or indexing.
-        mask = np.logical_not(seen, out=seen).astype(self._bits)
+        mask = np.logical_not(visible, out=visible).astype(self._bits)
         mask *= self._hidden
         return mask.view(self._dtype)
 
@@ -121,8 +121,8 @@ class Cells:
         """The cell from begin to end that holds a position of a sequence; None if there is none."""
         if position < 0:
             return None
-        found = np.flatnonzero(self.position[begin:end] == position) + begin
-        return next((cell for cell in found.tolist() if self.member[sequence, cell]), None)
+        cells = np.flatnonzero(self.position[begin:end] == position) + begin
+        return next((cell for cell in cells.tolist() if self.member[sequence, cell]), None)
 
     # changes
 
@@ -165,9 +165,9 @@ class Cells:
 
     def untidy(self) -> np.ndarray:
         """The free cells that were used, int64 [n]; they count as cleared from now on."""
-        found = np.flatnonzero(self.position[: self.touched] < 0)
+        cells = np.flatnonzero(self.position[: self.touched] < 0)
         self.touched = self.end
-        return found
+        return cells
 
     def allocate(self, sequence: int, cells: int) -> None:
         """Notes how many cells a sequence will need in all: its next ones get an allocation. 0 ends
@@ -197,11 +197,11 @@ class Cells:
         if len(rest):
             free = self.position < 0
             free[cells[cells >= 0]] = False
-            found = self._lowest(self._open(free), len(rest))
-            if len(found) < len(rest):
-                free[found] = False
-                found = np.concatenate([found, self._lowest(free, len(rest) - len(found))])
-            cells[rest[: len(found)]] = found
+            lowest = self._lowest(self._open(free), len(rest))
+            if len(lowest) < len(rest):
+                free[lowest] = False
+                lowest = np.concatenate([lowest, self._lowest(free, len(rest) - len(lowest))])
+            cells[rest[: len(lowest)]] = lowest
         return cells[cells >= 0]
 
     def _lowest(self, free: np.ndarray, n: int) -> np.ndarray:
@@ -222,10 +222,10 @@ class Cells:
         """The n lowest free cells of a sequence's allocation, which is moved if it has too few."""
         for again in (True, False):
             begin, end = self.allocations.get(sequence, _NONE)
-            found = np.flatnonzero(self.position[begin:end] < 0)[:n] + begin
-            if again and len(found) < n:
+            cells = np.flatnonzero(self.position[begin:end] < 0)[:n] + begin
+            if again and len(cells) < n:
                 self._move_allocation(sequence, n)
-        return found
+        return cells
 
     def _move_allocation(self, sequence: int, n: int) -> None:
         """Allocates a sequence the cells that it will need, at least n of them: near to those
@@ -238,33 +238,31 @@ class Cells:
             self.allocations = others
             return
         held = int(self.member[sequence].sum())
-        wanted = max(n, self.expected[sequence] - held)
+        size = max(n, self.expected[sequence] - held)
         if self.expected[sequence] - held < n and held:  # it grows on
-            wanted += self._padding
+            size += self._padding
         if held:
             low, high = self.held(sequence)
             before = ends <= low
-            places = np.where(before, np.maximum(begins, ends - wanted), begins)
-            farther = np.where(before, low - places, places + wanted - high)
+            places = np.where(before, np.maximum(begins, ends - size), begins)
+            farther = np.where(before, low - places, places + size - high)
         else:
-            wanted = round_up(wanted, max(1, self._padding // 8))  # equal requests, equal distances
-            places = farther = self._padded(begins, wanted)
-        fits = places + wanted <= ends
+            size = round_up(size, max(1, self._padding // 8))  # equal requests, equal distances
+            places = farther = self._padded(begins, size)
+        fits = places + size <= ends
         if fits.any():
             begin = int(places[np.flatnonzero(fits)[farther[fits].argmin()]])
-            mine = begin, begin + wanted
+            mine = begin, begin + size
         else:
             best = (ends - begins).argmax()
             mine = int(begins[best]), int(ends[best])
         self.allocations = {**others, sequence: mine}
 
-    def _padded(self, begins: np.ndarray, wanted: int) -> np.ndarray:
+    def _padded(self, begins: np.ndarray, size: int) -> np.ndarray:
         """Where ranges of the wanted size begin so that they touch no more blocks of the padding
         than need be."""
         up = -(-begins // self._padding) * self._padding
-        return np.where(
-            begins % self._padding + wanted > round_up(wanted, self._padding), up, begins
-        )
+        return np.where(begins % self._padding + size > round_up(size, self._padding), up, begins)
 
     def free_next(self, cell: int, sequence: int) -> bool:
         """Whether a cell is free, and a sequence may take it without a new allocation."""

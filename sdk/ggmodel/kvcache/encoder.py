@@ -230,8 +230,8 @@ class EncoderCache(Cache):
             mine = np.flatnonzero(step.sequences == sequence)
             latest = np.searchsorted(list(objects), step.positions[mine], side="right")
             for n in np.unique(latest[latest > 0]):
-                found = [objects[p] for p in _run(list(objects), list(objects)[n - 1])]
-                cells = [encoded.cells for encoded in found if encoded is not None]
+                run = [objects[p] for p in _run(list(objects), list(objects)[n - 1])]
+                cells = [encoded.cells for encoded in run if encoded is not None]
                 if cells:
                     yield mine[latest == n], np.concatenate(cells)
 

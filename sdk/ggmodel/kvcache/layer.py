@@ -82,16 +82,16 @@ class Stored:
         for i, part in enumerate(self._parts(cells)):
             by = amounts[i * self.at_once : i * self.at_once + len(part)]
             with self.backend.new_context() as ctx, ctx.trace():
-                ids, given = ctx.input().from_ints(part), dict[int, Tensor]()
+                ids, shifts = ctx.input().from_ints(part), dict[int, Tensor]()
                 for layer, keys in self.keys.items():
                     rope = self.ropes[layer]
                     if rope is not None:
                         k = rope.components
-                        if k not in given:
-                            given[k] = ctx.input().from_ints(by[:, :k].T.reshape(-1))
+                        if k not in shifts:
+                            shifts[k] = ctx.input().from_ints(by[:, :k].T.reshape(-1))
                         width = self.heads[layer][0][0]
                         rows = keys.rows(ids).reshape(width, -1, len(part))
-                        turned = rope.move(rows, given[k]).reshape(keys.dim(0), len(part))
+                        turned = rope.move(rows, shifts[k]).reshape(keys.dim(0), len(part))
                         ctx.forward(keys.set_rows(turned, ids))
                 ctx.compute()
 
@@ -203,15 +203,15 @@ class LayerCache(LayerMemory):
 
     def get(self) -> tuple[Tensor, Tensor, Tensor]:
         stored, window = self.stored, self.feeds.window
-        if self.layer not in stored.keys or (self.feeds.n and not self._given):
+        if self.layer not in stored.keys or (self.feeds.n and not self._filled):
             raise TensorError(f"get() before put() on the cache of layer {self.layer}")
         key, (dv, heads) = stored.heads[self.layer]
         keys, values = _window(stored.keys[self.layer], *key, window), stored.values[self.layer]
         if not stored.permuted_v:
             return keys, _window(values, dv, heads, window), self.feeds.mask
         row, first = values.stride(1), values.dtype.row_size(window.begin)
-        seen = values.view(first, window.size, row, dv, row * dv, heads)
-        return keys, seen, self.feeds.mask
+        visible = values.view(first, window.size, row, dv, row * dv, heads)
+        return keys, visible, self.feeds.mask
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -253,7 +253,7 @@ def _window(stored: Tensor, d: int, heads: int, window: Window) -> Tensor:
 def _need_kv_type(dtype: DType, backend: Backend) -> None:
     name = dtype.name.lower()
     if dtype not in KV_TYPES:
-        known = ", ".join(t.name.lower() for t in KV_TYPES)
-        raise Unsupported(f"kv_type {name} is unsupported; supported: {known}")
+        supported = ", ".join(t.name.lower() for t in KV_TYPES)
+        raise Unsupported(f"kv_type {name} is unsupported; supported: {supported}")
     if dtype.is_quantized and not backend.flash_attention:
         raise Unsupported(f"kv_type {name} needs flash attention; use kv_type 'f16' without it")

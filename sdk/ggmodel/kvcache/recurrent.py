@@ -222,8 +222,8 @@ class RecurrentCache(Cache):
         return self.resume_point(sequence, position) == position
 
     def resume_point(self, sequence: int, position: int) -> int:
-        known = (state.position for state in self.states[sequence])
-        return max((p for p in known if p <= position), default=0)
+        positions = (state.position for state in self.states[sequence])
+        return max((p for p in positions if p <= position), default=0)
 
     def copy_prefix(self, source: int, target: int, n: int) -> None:
         self.lengths[target], self.states[target] = self.lengths[source], self.states[source]
@@ -323,7 +323,7 @@ class LayerStates:
         done = [self._step(group, step, rows) for group in self._groups]
         return done[0].stack(1, *done[1:])
 
-    def put(self, *given: Tensor) -> NoReturn:
+    def put(self, *tensors: Tensor) -> NoReturn:
         """Refused, as are `get` and `rotate`: states are stepped, keys and values are stored.
 
         Raises:
@@ -392,6 +392,6 @@ class Part:
 
     def _stored(self, name: str) -> Tensor:
         if name not in self._layer.stored:
-            known = ", ".join(self._layer.stored)
-            raise TensorError(f"layer {self._layer.layer} has no state {name!r}; it has {known}")
+            names = ", ".join(self._layer.stored)
+            raise TensorError(f"layer {self._layer.layer} has no state {name!r}; it has {names}")
         return self._layer.stored[name]

@@ -212,12 +212,12 @@ class WrapperCache(Cache):
         return tuple(cache.shape_key(step) for cache in self.caches)
 
     def layers(self, ctx: Context, step: Step) -> dict[int, Any]:
-        found = [cache.layers(ctx, step) for cache in self.caches]
+        each = [cache.layers(ctx, step) for cache in self.caches]
         merged: dict[int, Any] = {}
-        for layers in found:
+        for layers in each:
             merged |= layers
         for layer, caches in self._together.items():
-            merged[layer] = tuple(found[i][layer] for i in caches)
+            merged[layer] = tuple(each[i][layer] for i in caches)
         return merged
 
     def length(self, sequence: int) -> int:
