@@ -61,15 +61,15 @@ class LocalAttention:
         return -(-self.n // self._block)
 
     @property
-    def _seen(self) -> int:
+    def _span(self) -> int:
         """Rows of a block and of those beside it."""
         return self._block * (3 if self.ahead else 2)
 
     def _hidden(self) -> np.ndarray:
-        """The numbers added to scores: [blocks, block, seen]."""
+        """The numbers added to scores: [blocks, block, span]."""
         size, blocks = self._block, self._blocks
         rows = np.arange(size * blocks).reshape(blocks, size, 1)
-        keys = np.arange(self._seen) - size + np.arange(blocks)[:, None, None] * size
+        keys = np.arange(self._span) - size + np.arange(blocks)[:, None, None] * size
         far = (keys < rows - self.past) | (keys > rows + self.ahead)
         return np.where(far | (keys < 0) | (keys >= self.n), _HIDDEN, 0).astype(np.float32)
 
@@ -94,10 +94,10 @@ class LocalAttention:
         return y if size * blocks == self.n else y.slice(1, 0, self.n).contiguous()
 
     def _beside(self, x: Tensor) -> Tensor:
-        """[head dim, heads, n] → [head dim, seen, blocks, heads]: for each block its rows and those
+        """[head dim, heads, n] → [head dim, span, blocks, heads]: for each block its rows and those
         of its neighbours, zeros beyond the ends."""
         d, heads, size, blocks = x.dim(0), x.dim(1), self._block, self._blocks
-        beside = self._seen // size
+        beside = self._span // size
         total = (blocks + beside - 1) * size
         # The zeros that come first are rolled there from the end.
         x = x.permute(0, 2, 1).contiguous().pad(0, total - self.n).roll(0, size)
@@ -106,16 +106,16 @@ class LocalAttention:
         return first.stack(1, *others)
 
     def _by_distance(self, rows: Tensor, relative: Tensor) -> Tensor:
-        """Scores of distances, each in the place of its key: [seen, block, blocks, heads]."""
+        """Scores of distances, each in the place of its key: [span, block, blocks, heads]."""
         d, size, blocks, heads = rows.ne
         relative = relative.permute(0, 2, 1).contiguous()
         scores = relative.mulmat(rows.reshape(d, size * blocks, heads))
         scores = scores.reshape(relative.dim(1), size, blocks, heads)
         # Rows one longer than there are keys: reading them without the surplus moves row i by i.
-        scores = scores.pad(self._seen + 1 - relative.dim(1)).roll(size - self.past)
-        scores = scores.reshape((self._seen + 1) * size, blocks, heads)
-        scores = scores.slice(0, 0, self._seen * size).contiguous()
-        return scores.reshape(self._seen, size, blocks, heads)
+        scores = scores.pad(self._span + 1 - relative.dim(1)).roll(size - self.past)
+        scores = scores.reshape((self._span + 1) * size, blocks, heads)
+        scores = scores.slice(0, 0, self._span * size).contiguous()
+        return scores.reshape(self._span, size, blocks, heads)
 
 
 def _sinusoids(past: int, ahead: int, width: int) -> np.ndarray:

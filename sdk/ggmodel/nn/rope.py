@@ -50,8 +50,8 @@ class Rope:
     sections: tuple[int, ...] = ()
 
     def __post_init__(self):
-        given = self.base, self.scale, self.magnitude
-        if not (min(given) > 0 and all(map(math.isfinite, given))):
+        numbers = self.base, self.scale, self.magnitude
+        if not (min(numbers) > 0 and all(map(math.isfinite, numbers))):
             raise ConfigError(
                 f"a rope of base {self.base}, scale {self.scale} and magnitude {self.magnitude}; "
                 "each is finite and above 0"
@@ -101,8 +101,8 @@ class Rope:
         factors = op.sources[2]
         while factors is not None and factors.op is not None:
             factors = factors.sources[0]  # before it was cast
-        name, known = (None if x is None else x.name for x in (factors, self.factors))
-        same = factors is self.factors or (bool(name) and name == known)
+        name, own_name = (None if x is None else x.name for x in (factors, self.factors))
+        same = factors is self.factors or (bool(name) and name == own_name)
         return same and own.items() <= op.attrs.items()
 
     def _rotated(self, x: Tensor, positions: Tensor, magnitude: float) -> Tensor:
@@ -158,12 +158,12 @@ def _dynamic_factor(hf: HF) -> float | None:
 def rope_sections(hf: HF) -> list[int] | None:
     """The four sections of a rope, from `mrope_section`, which lists three in most configs; None
     for other configs."""
-    found = scaling_of(hf).get("mrope_section")
-    if found is None:
+    sections = scaling_of(hf).get("mrope_section")
+    if sections is None:
         return None
-    if not isinstance(found, (list, tuple)) or not 3 <= len(found) <= 4:
-        raise ConfigError(f"mrope_section is {found!r:.60}; three or four numbers are needed")
-    return [*found, 0][:4]
+    if not isinstance(sections, (list, tuple)) or not 3 <= len(sections) <= 4:
+        raise ConfigError(f"mrope_section is {sections!r:.60}; three or four numbers are needed")
+    return [*sections, 0][:4]
 
 
 def llama3_factors(hf: HF) -> np.ndarray | None:
@@ -265,10 +265,10 @@ def _truncate(hf: HF) -> bool | None:
 
 def yarn_magnitude(hf: HF) -> float | None:
     """YaRN's magnitude if it is not the paper's: as given, or from DeepSeek's two scales."""
-    given = _of("yarn", "attention_factor")(hf)
+    magnitude = _of("yarn", "attention_factor")(hf)
     scales = [_of("yarn", key)(hf) for key in ("mscale", "mscale_all_dim")]
-    if given is not None or not all(scales):
-        return given
+    if magnitude is not None or not all(scales):
+        return magnitude
     over, under = (paper_magnitude(scaling_factor(hf) or 1.0, scale) for scale in scales)
     return over / under
 
@@ -279,9 +279,9 @@ def _longrope_magnitude(hf: HF) -> float | None:
         return None
     original = _original(hf)
     factor = scaling_of(hf).get("factor") or hf["max_position_embeddings"] / original
-    said = scaling_of(hf).get("attention_factor")
+    magnitude = scaling_of(hf).get("attention_factor")
     usual = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
-    return usual if said is None else said
+    return usual if magnitude is None else magnitude
 
 
 def paper_magnitude(factor: float, scale: float = 1.0) -> float:
@@ -291,8 +291,8 @@ def paper_magnitude(factor: float, scale: float = 1.0) -> float:
 
 def _longrope_factors(length: str) -> Computed:
     def factors(hf: HF) -> np.ndarray | None:
-        found = _of("longrope", f"{length}_factor")(hf)
-        return None if found is None else np.array(found, np.float32)
+        values = _of("longrope", f"{length}_factor")(hf)
+        return None if values is None else np.array(values, np.float32)
 
     return Computed(factors)
 

@@ -44,11 +44,11 @@ def resample(usual: str) -> Any:
     """
 
     def find(hf: Mapping[str, Any]) -> str | None:
-        said = descend(hf, "preprocessor:resample")
-        if said is not None and (not isinstance(said, int) or said not in METHODS):
-            known = ", ".join(f"{number} ({name})" for number, name in METHODS.items())
-            raise Unsupported(f"preprocessor:resample is {said!r:.40}; supported: {known}")
-        return None if said is None or METHODS[said] == usual else METHODS[said]
+        method = descend(hf, "preprocessor:resample")
+        if method is not None and (not isinstance(method, int) or method not in METHODS):
+            supported = ", ".join(f"{number} ({name})" for number, name in METHODS.items())
+            raise Unsupported(f"preprocessor:resample is {method!r:.40}; supported: {supported}")
+        return None if method is None or METHODS[method] == usual else METHODS[method]
 
     return kv("vision.resample", hf=find, default=usual)
 
@@ -88,5 +88,5 @@ class ImageConfig(Config):
             if len(numbers) != 3 or not kind or (name == "image_std" and 0 in numbers):
                 raise ConfigError(f"{name} is {numbers!r:.80}; it is a number for red, green, blue")
         if self.resample not in METHODS.values():
-            known = ", ".join(METHODS.values())
-            raise ConfigError(f"the method of resizing is {self.resample!r:.40}, not {known}")
+            supported = ", ".join(METHODS.values())
+            raise ConfigError(f"the method of resizing is {self.resample!r:.40}, not {supported}")

@@ -216,8 +216,8 @@ class GridTower(Module):
         pairs = x.dim(1) // n
         for ids, weights in _taps(rows, columns, math.isqrt(h.places), h.merge):
             ids, weights = np.tile(ids, pairs), np.tile(weights, pairs)[:, None]
-            known = self.positions(ctx.constant(ids))
-            x = x + known * ctx.constant(weights, DType.F32)
+            positions = self.positions(ctx.constant(ids))
+            x = x + positions * ctx.constant(weights, DType.F32)
         at = np.tile(_in_squares(np.indices((rows, columns)), h.merge), (2, pairs)).reshape(-1)
         places = ctx.constant(at)
         for i, layer in enumerate(self.layers):
@@ -247,13 +247,13 @@ def _taps(
 
     at = _in_squares(np.indices((rows, columns)), merge)
     (top, down), (left, right) = axis(rows), axis(columns)
-    found = []
+    taps = []
     for i, j in ((0, 0), (0, 1), (1, 0), (1, 1)):
         row, column = (np.minimum(x + n, side - 1) for x, n in ((top, i), (left, j)))
         weight = np.abs(1 - i - down)[at[0]] * np.abs(1 - j - right)[at[1]]
         ids = row[at[0]] * side + column[at[1]]
-        found.append((ids.astype(np.int32), weight.astype(np.float32)))
-    return found
+        taps.append((ids.astype(np.int32), weight.astype(np.float32)))
+    return taps
 
 
 class GridVision(VideoVision):
@@ -336,15 +336,15 @@ class GridVision(VideoVision):
                 f"an image of {size[1]} × {size[0]} pixels; both are multiples of {h.cell}"
             )
         rows, columns = (n // h.patch for n in size)
-        given = [
+        patches = [
             ctx.feed(
                 lambda item, i=i: unfold(planes(item, i), h.patch, h.merge),
                 *(DType.F32, 3 * h.patch**2, rows * columns, pairs),
             ).reshape(-1, rows * columns * pairs)
             for i in range(frames)
         ]
-        seen, parts = self.vision(ctx, (given[0], given[-1]), rows, columns)
-        laid, data = self.projector(seen), (1, rows // h.merge, columns // h.merge)
+        encoded, parts = self.vision(ctx, (patches[0], patches[-1]), rows, columns)
+        laid, data = self.projector(encoded), (1, rows // h.merge, columns // h.merge)
         n = data[1] * data[2]
         cuts = [(n * i, n * (i + 1)) for i in range(pairs)]
         if pairs == 1:
@@ -366,8 +366,8 @@ class GridVision(VideoVision):
         """As transformers' Qwen3VLVideoProcessor chooses them."""
         h = self.config
         most = min(h.video_max_frames, count)
-        wanted = min(max(int(count / rate * h.video_fps), h.video_min_frames), most)
-        return np.linspace(0, count - 1, wanted).round().astype(int)
+        n = min(max(int(count / rate * h.video_fps), h.video_min_frames), most)
+        return np.linspace(0, count - 1, n).round().astype(int)
 
     def video_size(self, clip: Clip) -> tuple[int, int]:
         h = self.config
@@ -399,7 +399,7 @@ class GridVision(VideoVision):
 
     def video_inputs(self, video: list[MultimodalEmbedding]) -> list[Input | str]:
         """Each pair of frames behind its time."""
-        found: list[Input | str] = []
+        inputs: list[Input | str] = []
         for part in video:
-            found += [f"<{part.data[3]:.1f} seconds>", *self._laid(part, 2)]
-        return found
+            inputs += [f"<{part.data[3]:.1f} seconds>", *self._laid(part, 2)]
+        return inputs

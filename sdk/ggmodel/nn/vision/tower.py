@@ -126,15 +126,15 @@ def grid_positions(
     Raises:
         PromptError: an embedding's rows are another number than its grid has.
     """
-    found = np.zeros((len(inputs), 4), np.int32)
+    positions = np.zeros((len(inputs), 4), np.int32)
     at = int(before[-1, 1:3].max()) + 1 if len(before) else 0
     if len(inputs) == 1 and inputs[0].multimodal is None:  # a token of an answer
-        found[0] = at
-        return found
+        positions[0] = at
+        return positions
     begin = 0
     images = [i for i, one in enumerate(inputs) if one.multimodal is not None]
     for i in (*images, len(inputs)):
-        found[begin:i] = np.arange(at, at + i - begin)[:, None]
+        positions[begin:i] = np.arange(at, at + i - begin)[:, None]
         at += i - begin
         if i < len(inputs):
             embedding = inputs[i].multimodal
@@ -147,10 +147,10 @@ def grid_positions(
                     f"an image of {len(embedding)} rows, which are no grid of {len(times)} x "
                     f"{rows} x {columns}"
                 )
-            places = np.meshgrid(times, np.arange(rows), np.arange(columns), indexing="ij")
-            found[i:begin] = np.stack([places[k].reshape(-1) for k in (0, 1, 2, 0)], axis=1) + at
+            axes = np.meshgrid(times, np.arange(rows), np.arange(columns), indexing="ij")
+            positions[i:begin] = np.stack([axes[k].reshape(-1) for k in (0, 1, 2, 0)], axis=1) + at
             at += max(rows, columns)
-    return found
+    return positions
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def attention_in_blocks(
     Returns:
         [head dim, heads, n] F32.
     """
-    found, start, rows = [], 0, sum(lengths)
+    blocks, start, rows = [], 0, sum(lengths)
     whole = [x.reshape(x.dim(0), x.dim(1), rows, frames) for x in (q, k, v)]
     for length, equal in groupby(lengths):
         stop = start + length * len(list(equal))
@@ -199,9 +199,9 @@ def attention_in_blocks(
             x.slice(2, start, stop).reshape(x.dim(0), x.dim(1), length, -1) for x in whole
         )
         y = query.scaled_dot_product_attention(key, value, scale=scale)
-        found.append(y.reshape(v.dim(0), q.dim(1), stop - start, frames))
+        blocks.append(y.reshape(v.dim(0), q.dim(1), stop - start, frames))
         start = stop
-    y = found[0] if len(found) == 1 else found[0].stack(2, *found[1:])
+    y = blocks[0] if len(blocks) == 1 else blocks[0].stack(2, *blocks[1:])
     return y.reshape(v.dim(0), q.dim(1), rows * frames)
 
 
@@ -213,13 +213,13 @@ def vision_windows(rows: int, columns: int, side: int) -> tuple[NDArray[np.int32
         length of each window, for `attention_in_blocks`. Windows of equal length are neighbours.
     """
     cells = np.arange(rows * columns, dtype=np.int32).reshape(rows, columns)
-    found = [
+    windows = [
         cells[top : top + side, left : left + side].ravel()
         for top in range(0, rows, side)
         for left in range(0, columns, side)
     ]
-    found.sort(key=len, reverse=True)
-    return np.concatenate(found), [len(window) for window in found]
+    windows.sort(key=len, reverse=True)
+    return np.concatenate(windows), [len(window) for window in windows]
 
 
 _SQUARE = ("vit_width", "vit_width")

@@ -46,9 +46,9 @@ def _as_pictures(cls: type[VideoConfig], key: str) -> Any:
     """Frames are prepared as pictures are: by what the folder says of these, or the usual value."""
 
     def used(hf: Mapping[str, Any]) -> Any:
-        said = descend(hf, f"preprocessor:{key}")
-        if said is not None:
-            return said
+        value = descend(hf, f"preprocessor:{key}")
+        if value is not None:
+            return value
         usual = next(field.default for name, field, *_ in key_fields(cls) if name == key)
         return next((n for n, method in METHODS.items() if method == usual), usual)
 
@@ -137,15 +137,15 @@ def film_size(
             f"a video of {size[0]} × {size[1]} pixels is more than 200 times as long as wide; "
             "crop it"
         )
-    found = [round(n / unit) * unit for n in (width, height)]
-    pixels = round(frames / PAIR) * PAIR * found[0] * found[1]
+    sides = [round(n / unit) * unit for n in (width, height)]
+    pixels = round(frames / PAIR) * PAIR * sides[0] * sides[1]
     if pixels > most:
         shrink = math.sqrt(frames * height * width / most)
-        found = [max(unit, math.floor(n / shrink / unit) * unit) for n in (width, height)]
+        sides = [max(unit, math.floor(n / shrink / unit) * unit) for n in (width, height)]
     elif pixels < least:
         grow = math.sqrt(least / (frames * height * width))
-        found = [math.ceil(n * grow / unit) * unit for n in (width, height)]
-    return found[0], found[1]
+        sides = [math.ceil(n * grow / unit) * unit for n in (width, height)]
+    return sides[0], sides[1]
 
 
 def open_clip(source: Any, choose: Chooses) -> Clip:
@@ -158,9 +158,9 @@ def open_clip(source: Any, choose: Chooses) -> Clip:
 
     def chosen(times: NDArray[np.float64]) -> Sequence[int] | NDArray[np.integer]:
         rate = frame_rate(times)
-        found = choose(len(times), rate)
-        rates.append((len(found) / len(times) * rate, len(times) / rate))
-        return found
+        frames = choose(len(times), rate)
+        rates.append((len(frames) / len(times) * rate, len(times) / rate))
+        return frames
 
     video = open_video(source, chosen)
     return Clip(video.frames, video.times, *rates[0])
@@ -236,9 +236,9 @@ class VideoVision(VisionModel):
         return None
 
     def modalities(self) -> dict[str, Modality]:
-        known = dict(super().modalities())
-        if "image" in known and self.has_video:
-            known["video"] = Modality(
+        modalities = dict(super().modalities())
+        if "image" in modalities and self.has_video:
+            modalities["video"] = Modality(
                 marker=self.video_marker,
                 open=self.open_video,
                 prepare=within_memory(self.prepare_video),
@@ -248,7 +248,7 @@ class VideoVision(VisionModel):
                 shape=self.video_shape,
                 data=self.video_data,
             )
-        return known
+        return modalities
 
     def open_video(self, source: Any) -> Clip:
         """Opens a video.
