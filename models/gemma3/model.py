@@ -115,12 +115,12 @@ class Gemma3(VisionModel):
 
     def image_inputs(self, image: list[MultimodalEmbedding]) -> list[Input]:
         newlines, begin, end = (Input(self.token_id(text, default=id)) for text, id in FRAME)
-        found = []
+        inputs = []
         for part in image:
             rest = len(part) - 1
             rows = [Input(begin.token, part, same_batch=rest), *[Input(begin.token)] * rest]
-            found += [newlines, begin, *rows, end, newlines]
-        return found
+            inputs += [newlines, begin, *rows, end, newlines]
+        return inputs
 
 
 class EmbeddingGemmaConfig(Gemma3Config):

@@ -34,18 +34,18 @@ def _widths(hf: Mapping[str, Any]) -> list[int]:
 
 def _layers(hf: Mapping[str, Any]) -> list[bool]:
     """Layer → whether it is local; every fifth is not, if a config does not say which."""
-    found = nn.sliding_layers(hf)
-    return nn.local_layers([5], hf["num_hidden_layers"], 1) if found is None else found
+    local = nn.sliding_layers(hf)
+    return nn.local_layers([5], hf["num_hidden_layers"], 1) if local is None else local
 
 
 # Keys of a network's blocks that tensors tell again, and those that they do not, with the values
 # that are supported.
-_TOLD = {
+_FROM_TENSORS = {
     "er": ("exp_kernel_size", "pw_kernel_size", "exp_ratio", "force_in_chs"),
     "uir": ("dw_kernel_size_start", "dw_kernel_size_mid", "dw_kernel_size_end", "exp_ratio"),
     "mqa": ("dw_kernel_size", "num_heads", "key_dim", "value_dim"),
 }
-_UNTOLD: dict[str, tuple[Any, ...]] = {
+_FIXED: dict[str, tuple[Any, ...]] = {
     "act_layer": (None,),
     "kv_stride": (1, 2),
     "noskip": (False,),
@@ -56,14 +56,14 @@ _STAGES = [3, 5, 37, 39]  # blocks of each in mobilenetv5_300m_enc
 
 def _stages(hf: Mapping[str, Any]) -> list[int] | None:
     """The number of blocks in each stage of a network of a config's own."""
-    said = dict((hf.get("vision_config") or {}).get("model_args") or {})
-    blocks = said.pop("block_args", None)
-    said.pop("stem_size", None)  # the tensors say it
+    args = dict((hf.get("vision_config") or {}).get("model_args") or {})
+    blocks = args.pop("block_args", None)
+    args.pop("stem_size", None)  # the tensors say it
     rows = hf.get("vision_soft_tokens_per_image", 256)
-    if said.pop("msfa_output_resolution", 16) ** 2 != rows:
+    if args.pop("msfa_output_resolution", 16) ** 2 != rows:
         raise ConfigError(f"the network of images makes no {rows} vision_soft_tokens_per_image")
-    if said:
-        raise ConfigError(f"model_args has {next(iter(said))!r:.40}, which is unsupported")
+    if args:
+        raise ConfigError(f"model_args has {next(iter(args))!r:.40}, which is unsupported")
     if blocks is None:
         return None
     if len(blocks) != len(_STAGES):
@@ -76,16 +76,16 @@ def _stages(hf: Mapping[str, Any]) -> list[int] | None:
 
 def _check_block(name: str, block: Mapping[str, Any], i: int) -> None:
     kind = block.get("block_type")
-    if kind not in _TOLD:
-        raise ConfigError(f"{name} is a block {kind!r:.40}; supported: {', '.join(_TOLD)}")
+    if kind not in _FROM_TENSORS:
+        raise ConfigError(f"{name} is a block {kind!r:.40}; supported: {', '.join(_FROM_TENSORS)}")
     for key, value in block.items():
         if key == "stride":  # of later blocks it is 1 in any case
-            known = value == 2 or i > 0
-        elif key in _UNTOLD:
-            known = value in _UNTOLD[key]
+            supported = value == 2 or i > 0
+        elif key in _FIXED:
+            supported = value in _FIXED[key]
         else:
-            known = key in (*_TOLD[kind], "block_type", "out_chs")
-        if not known:
+            supported = key in (*_FROM_TENSORS[kind], "block_type", "out_chs")
+        if not supported:
             raise ConfigError(f"{name} has {key} = {value!r:.40}, which is unsupported")
 
 

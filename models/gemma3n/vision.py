@@ -76,8 +76,8 @@ class EdgeResidual(Module):
 
     def forward(self, x: Tensor, stride: int) -> Tensor:
         """An image [w, h, channels] → [w / stride, h / stride, out]."""
-        given, zeros = padded(self.expand, x, stride)
-        y = self.expand.conv_2d(given, stride, stride, *zeros)
+        image, zeros = padded(self.expand, x, stride)
+        y = self.expand.conv_2d(image, stride, stride, *zeros)
         pixels = by_pixel(y).rms_norm(self.expand_norm, EPS).gelu()
         y = as_image(pointwise(self.project, self.project_norm, pixels), y)
         return x + y if x.shape == y.shape else y
@@ -159,8 +159,8 @@ class Stem(Module):
     norm: Tensor = _norm("bn")
 
     def forward(self, x: Tensor) -> Tensor:
-        given, zeros = padded(self.kernel, x, 2)
-        y = self.kernel.conv_2d(given, 2, 2, *zeros) + self.bias
+        image, zeros = padded(self.kernel, x, 2)
+        y = self.kernel.conv_2d(image, 2, 2, *zeros) + self.bias
         return as_image(by_pixel(y).rms_norm(self.norm, EPS).gelu(), y)
 
 

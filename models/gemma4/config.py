@@ -33,13 +33,13 @@ def _of_full_layers(hf: HF, key: str, other: str) -> Any:
     each, local = hf.get("per_layer_config"), _layers(hf)
     if each is None:
         return hf.get(key)
-    known = {"head_dim", "num_key_value_heads"}
+    keys = {"head_dim", "num_key_value_heads"}
     own = [dict(each.get(str(layer)) or {}) for layer in range(len(local))]
-    full = [found.get(other) for found, near in zip(own, local, strict=True) if not near]
-    unequal = any(value != full[0] for value in full) or not known.issuperset(set().union(*own))
-    if unequal or any(found for found, near in zip(own, local, strict=True) if near):
+    full = [config.get(other) for config, near in zip(own, local, strict=True) if not near]
+    unequal = any(value != full[0] for value in full) or not keys.issuperset(set().union(*own))
+    if unequal or any(config for config, near in zip(own, local, strict=True) if near):
         raise ConfigError(
-            f"per_layer_config is {each!r:.80}; supported: equal {' and '.join(sorted(known))} in "
+            f"per_layer_config is {each!r:.80}; supported: equal {' and '.join(sorted(keys))} in "
             "all layers that see everything"
         )
     return hf.get(other) if full[0] is None else full[0]
@@ -115,10 +115,10 @@ def _tower_head_dim(hf: HF) -> Any:
 
 def _both_ways(hf: HF) -> bool | None:
     """Whether rows of an image see each other in both directions; None for a model without."""
-    said = hf.get("use_bidirectional_attention")
-    if said not in (None, "vision"):
-        raise Unsupported(f"use_bidirectional_attention {said!r:.40}; supported: vision, none")
-    return None if hf.get("vision_config") is None else said == "vision"
+    value = hf.get("use_bidirectional_attention")
+    if value not in (None, "vision"):
+        raise Unsupported(f"use_bidirectional_attention {value!r:.40}; supported: vision, none")
+    return None if hf.get("vision_config") is None else value == "vision"
 
 
 _bands = partial(gemma_mel, frame=320, n_fft=512, low=0, high=8000, preemphasis=0, floor=1e-3)

@@ -15,8 +15,8 @@ def _side(hf: Mapping[str, Any]) -> Any:
 
 
 def _longest(hf: Mapping[str, Any]) -> Any:
-    said = hf.get("preprocessor:") or hf.get("video:") or {}
-    return (said.get("size") or {}).get("longest_edge")
+    settings = hf.get("preprocessor:") or hf.get("video:") or {}
+    return (settings.get("size") or {}).get("longest_edge")
 
 
 def _frames(hf: Mapping[str, Any]) -> int | None:

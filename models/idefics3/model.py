@@ -71,19 +71,19 @@ class Idefics3(nn.Decoder, nn.VideoVision, text="model.text_model"):
     def _tiles(self, ctx: Context, n: int) -> list[Tensor]:
         """The rows of each of n tiles."""
         assert self.vision is not None and self.projector is not None
-        seen = self.projector(self.vision(ctx, n))
-        return list(seen.reshape(seen.dim(0), -1).chunk(1, seen.dim(1)))
+        tiles = self.projector(self.vision(ctx, n))
+        return list(tiles.reshape(tiles.dim(0), -1).chunk(1, tiles.dim(1)))
 
     def image_inputs(self, image: list[MultimodalEmbedding]) -> list[Input | str]:
         """Rows of tiles end with a line break; a view of the whole follows."""
         _, columns = image[0].data
-        found: list[Input | str] = []
+        inputs: list[Input | str] = []
         for i, tile in enumerate(image[:-1]):
             row, column = divmod(i, columns)
-            found += self._laid(f"<row_{row + 1}_col_{column + 1}>", tile)
-            found += ["\n"] if column == columns - 1 else []
-        found += ["\n"] if len(image) > 1 else []
-        return [*found, *self._laid(WHOLE, image[-1]), FAKE]
+            inputs += self._laid(f"<row_{row + 1}_col_{column + 1}>", tile)
+            inputs += ["\n"] if column == columns - 1 else []
+        inputs += ["\n"] if len(image) > 1 else []
+        return [*inputs, *self._laid(WHOLE, image[-1]), FAKE]
 
     def _laid(self, name: str, tile: MultimodalEmbedding) -> list[Input | str]:
         one = Input(self.token_id(self.image_marker, default=0))
@@ -124,7 +124,7 @@ class Idefics3(nn.Decoder, nn.VideoVision, text="model.text_model"):
 
     def video_inputs(self, video: list[MultimodalEmbedding]) -> list[Input | str]:
         """Each frame behind its time."""
-        found: list[Input | str] = [introduction(len(video), video[0].data[1])]
+        inputs: list[Input | str] = [introduction(len(video), video[0].data[1])]
         for frame in video:
-            found += [moment(frame.data[0]), *self._laid(WHOLE, frame), FAKE]
-        return [*found, "\n\n"]
+            inputs += [moment(frame.data[0]), *self._laid(WHOLE, frame), FAKE]
+        return [*inputs, "\n\n"]

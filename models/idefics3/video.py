@@ -27,13 +27,13 @@ _TENS = "_ _ twenty thirty forty fifty sixty seventy eighty ninety".split()
 def chosen_frames(count: int, rate: float, h: Idefics3Config) -> np.ndarray:
     """The numbers of the frames that transformers' SmolVLMVideoProcessor samples."""
     seconds = count / rate
-    wanted = max(1, min(round(h.video_fps * seconds), h.video_max_frames))
+    n = max(1, min(round(h.video_fps * seconds), h.video_max_frames))
     first, last = 0, count - 1
     if seconds - 2 * SKIPPED > h.video_max_frames * h.video_fps:
         first, last = int(SKIPPED * rate), min(int(count - SKIPPED * rate), last)
     if first >= last:
         first, last = 0, count - 1
-    return np.unique(np.linspace(first, last, wanted, dtype=int))
+    return np.unique(np.linspace(first, last, n, dtype=int))
 
 
 def frames_of(clip: nn.Clip, h: Idefics3Config) -> Prepared:

@@ -13,10 +13,10 @@ def _square(key: str, usual: int) -> Callable[[Mapping[str, Any]], Any]:
     """A side of the tower's tiles or patches, which configs give as height and width."""
 
     def find(hf: Mapping[str, Any]) -> Any:
-        said = (hf.get("vision_config") or {}).get(key, usual)
-        sides = said if isinstance(said, list | tuple) else [said, said]
+        size = (hf.get("vision_config") or {}).get(key, usual)
+        sides = size if isinstance(size, list | tuple) else [size, size]
         if len(sides) != 2 or sides[0] != sides[1]:
-            raise ConfigError(f"vision_config.{key} is {said!r:.60}; supported: squares")
+            raise ConfigError(f"vision_config.{key} is {size!r:.60}; supported: squares")
         return sides[0]
 
     return find
@@ -62,8 +62,8 @@ def _frame_scale(key: str, usual: Sequence[float]) -> Callable[[Mapping[str, Any
     """The mean or standard deviation of frames: that of pictures."""
 
     def find(hf: Mapping[str, Any]) -> Any:
-        said = (hf.get("preprocessor:") or {}).get(key, list(usual))
-        return _film(hf, key) if _unset(hf) else said
+        values = (hf.get("preprocessor:") or {}).get(key, list(usual))
+        return _film(hf, key) if _unset(hf) else values
 
     return find
 

@@ -75,8 +75,8 @@ class InternVL(nn.Decoder, nn.VideoVision, text=("language_model.model", "model.
     def encode_multimodal(self, ctx: Context, image: Pixels) -> list[Multimodal]:
         """The rows of all tiles, tile by tile."""
         assert self.vision is not None and self.projector is not None
-        seen = self.projector(self.vision(ctx, len(image.values)))
-        return [Multimodal(seen.reshape(seen.dim(0), -1))]
+        tiles = self.projector(self.vision(ctx, len(image.values)))
+        return [Multimodal(tiles.reshape(tiles.dim(0), -1))]
 
     def image_inputs(self, image: list[MultimodalEmbedding]) -> list[Input]:
         (one,) = image
@@ -106,13 +106,13 @@ class InternVL(nn.Decoder, nn.VideoVision, text=("language_model.model", "model.
 
     def encode_video(self, ctx: Context, video: Prepared) -> list[Multimodal]:
         """One tensor a frame, pixels [frames, 3, side, side]."""
-        (seen,) = self.encode_multimodal(ctx, video)
-        assert seen.tensor is not None
-        return [Multimodal(frame) for frame in seen.tensor.chunk(1, self.config.rows)]
+        (tiles,) = self.encode_multimodal(ctx, video)
+        assert tiles.tensor is not None
+        return [Multimodal(frame) for frame in tiles.tensor.chunk(1, self.config.rows)]
 
     def video_inputs(self, video: list[MultimodalEmbedding]) -> list[Input | str]:
         """Each frame behind its number."""
-        found: list[Input | str] = []
+        inputs: list[Input | str] = []
         for i, frame in enumerate(video):
-            found += ["\n" * (i > 0) + f"Frame{i + 1}: ", *self._laid(frame)]
-        return found
+            inputs += ["\n" * (i > 0) + f"Frame{i + 1}: ", *self._laid(frame)]
+        return inputs

@@ -15,10 +15,10 @@ from .config import InternVLConfig
 def chosen_frames(count: int, rate: float, h: InternVLConfig) -> np.ndarray:
     """The middles of parts of equal length, as transformers' InternVLVideoProcessor samples them:
     in float32. A video with fewer frames, which it refuses, has each seen once."""
-    wanted = h.video_max_frames or int(count / rate * h.video_fps)
-    wanted = max(1, min(wanted, count))
-    part = count / wanted
-    return (np.arange(wanted) * part + part / 2).astype(np.float32).astype(int)
+    n = h.video_max_frames or int(count / rate * h.video_fps)
+    n = max(1, min(n, count))
+    part = count / n
+    return (np.arange(n) * part + part / 2).astype(np.float32).astype(int)
 
 
 def frames_of(clip: nn.Clip, h: InternVLConfig) -> Prepared:

@@ -49,9 +49,9 @@ class ShortConv(Module):
 
     def convolve(self, part: Part, x: Tensor) -> Tensor:
         """x [width, n, sequences] → the same; the state is what the next token sees of it."""
-        seen = part.get("conv").concat(x.permute(1, 0), 0)  # [kernel − 1 + n, width, sequences]
-        part.put("conv", seen.slice(0, part.n, seen.dim(0)))
-        return seen.ssm_conv(self.taps)
+        conv = part.get("conv").concat(x.permute(1, 0), 0)  # [kernel − 1 + n, width, sequences]
+        part.put("conv", conv.slice(0, part.n, conv.dim(0)))
+        return conv.ssm_conv(self.taps)
 
 
 class Attention(nn.Attention):
@@ -127,19 +127,19 @@ class LFM2(nn.Decoder):
     def validate(self) -> None:
         h, tensors = self.config, [isinstance(layer.attn, ShortConv) for layer in self.layers]
         if h.conv != tensors:
-            said, found = ([i for i, conv in enumerate(of) if conv] for of in (h.conv, tensors))
+            declared, stored = ([i for i, x in enumerate(of) if x] for of in (h.conv, tensors))
             raise ConfigError(
-                f"layers {said} of {len(h.conv)} are convolutions by attention.head_count_kv, "
-                f"{found} of {len(tensors)} by the tensors"
+                f"layers {declared} of {len(h.conv)} are convolutions by attention.head_count_kv, "
+                f"{stored} of {len(tensors)} by the tensors"
             )
         if h.gating != SIGMOID:
             raise ConfigError(f"expert_gating_func is {h.gating}; supported: {SIGMOID}, sigmoid")
 
     def caches(self) -> list[Causal | Recurrent]:
         h = self.config
-        seen = Causal(self.rotary.rope(RopeType.NEOX))
+        causal = Causal(self.rotary.rope(RopeType.NEOX))
         state = Recurrent(conv=(h.kernel - 1, h.width))
-        return [state if conv else seen for conv in h.conv]
+        return [state if conv else causal for conv in h.conv]
 
 
 @register("lfm2moe", hf="Lfm2MoeForCausalLM")

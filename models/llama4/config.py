@@ -11,9 +11,9 @@ from ggmodel.errors import Unsupported
 
 def _no_rope_interval(hf: Mapping[str, Any]) -> int:
     """Interval between layers without rope, from `no_rope_layers` or its own key."""
-    said, layers = hf.get("no_rope_layer_interval", 4), hf.get("no_rope_layers") or []
+    declared, layers = hf.get("no_rope_layer_interval", 4), hf.get("no_rope_layers") or []
     if not layers:  # in which 1 is a layer with rope
-        return said
+        return declared
     interval = [*layers, 0].index(0) + 1
     if layers != [int((i + 1) % interval > 0) for i in range(len(layers))]:
         raise Unsupported(f"no_rope_layers {layers}; only regular intervals are supported")

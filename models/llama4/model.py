@@ -147,9 +147,9 @@ class Llama4(nn.Decoder, VisionModel, text=("language_model.model", "model")):
                 f"{n} tiles for {rows} rows of {columns}; several are followed by a view of the "
                 "whole"
             )
-        seen = self.projector(self.vision(ctx, n)).chunk(2, 1)
+        tiles = self.projector(self.vision(ctx, n)).chunk(2, 1)
         data = [*("x" if i % columns else "y" for i in range(1, n)), None]
-        return [Multimodal(s.reshape(s.dim(0), -1), d) for s, d in zip(seen, data, strict=True)]
+        return [Multimodal(s.reshape(s.dim(0), -1), d) for s, d in zip(tiles, data, strict=True)]
 
     def image_inputs(self, image: list[MultimodalEmbedding]) -> list[Input]:
         def token(name: str, default: int) -> Input:
@@ -158,8 +158,8 @@ class Llama4(nn.Decoder, VisionModel, text=("language_model.model", "model")):
         start, end = token("image_start", 200080), token("image_end", 200081)
         whole, patch = token("image", 200090), token("patch", 200092)
         axes = {"x": token("tile_x_separator", 200084), "y": token("tile_y_separator", 200085)}
-        found = [start]
+        inputs = [start]
         for tile in image:
             rows = [Input(patch.token, tile), *[patch] * (len(tile) - 1)]
-            found += [whole, *rows] if tile.data is None else [*rows, axes[tile.data]]
-        return [*found, end]
+            inputs += [whole, *rows] if tile.data is None else [*rows, axes[tile.data]]
+        return [*inputs, end]

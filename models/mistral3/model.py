@@ -151,10 +151,10 @@ class Mistral3(nn.Decoder, VisionModel, text=TEXT):
     def image_inputs(self, image: list[MultimodalEmbedding]) -> list[Input]:
         names = (("[IMG]", 10), ("[IMG_BREAK]", self.config.row_break), ("[IMG_END]", 13))
         one, after, end = (Input(self.token_id(name, default=id)) for name, id in names)
-        found: list[Input] = []
+        inputs: list[Input] = []
         for row in image:
-            found += [Input(one.token, row), *[one] * (len(row) - 1), after]
-        return [*found[:-1], end]
+            inputs += [Input(one.token, row), *[one] * (len(row) - 1), after]
+        return [*inputs[:-1], end]
 
     @classmethod
     def stored_as(cls, hf: Mapping[str, Any], program: str | None = None) -> str:

@@ -44,8 +44,8 @@ def tiles_used(ratio: int, most: int) -> int:
     Raises:
         PromptError: there is no such grid.
     """
-    known = grids(most)
-    if not 1 <= ratio <= len(known):
-        raise PromptError(f"an aspect_ratio_id of {ratio}; it must be 1 to {len(known)}")
-    rows, columns = known[ratio - 1]
+    supported = grids(most)
+    if not 1 <= ratio <= len(supported):
+        raise PromptError(f"an aspect_ratio_id of {ratio}; it must be 1 to {len(supported)}")
+    rows, columns = supported[ratio - 1]
     return rows * columns

@@ -97,17 +97,17 @@ class Vision(Module):
     def forward(self, ctx: Context, rows: int, columns: int) -> Tensor:
         """The item's pixels [1, 3, height, width] → F32 [vit_width, patches], row by row."""
         h, n = self.config, rows * columns
-        given = ctx.feed(
+        patches = ctx.feed(
             lambda page: unfold(page.values, h.patch), DType.F32, 3 * h.patch**2, n, name="pixels"
         )
-        x = self.patches(given)
+        x = self.patches(patches)
         side = math.isqrt(self.positions.weight.dim(1))
         (down, high), (across, wide) = between(rows, side), between(columns, side)
         for i, j in np.ndindex(2, 2):
             ids = (down[i][:, None] * side + across[j]).reshape(-1).astype(np.int32)
             weights = (high[i][:, None] * wide[j]).reshape(-1, 1)
-            known = self.positions(ctx.constant(ids))
-            x = x + known * ctx.constant(weights, DType.F32)
+            positions = self.positions(ctx.constant(ids))
+            x = x + positions * ctx.constant(weights, DType.F32)
         at = np.indices((rows, columns), np.int32).reshape(-1)
         at = np.concatenate([at, np.zeros_like(at)])
         places = ctx.constant(at)

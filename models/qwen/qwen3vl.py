@@ -69,10 +69,10 @@ class Rows(Sources):
 
     def join(self, parts: list[np.ndarray], config: Qwen3VLMoeConfig) -> np.ndarray:
         (x,), size = parts, getattr(config, self.out)
-        wanted = self.parts * size, getattr(config, self.into)
-        if x.shape[1:] not in (wanted, wanted[::-1]):
-            raise ConfigError(f"{self.name} is {list(x.shape)}, not [experts, {wanted}]")
-        x = x if x.shape[1:] == wanted else x.swapaxes(1, 2)
+        shape = self.parts * size, getattr(config, self.into)
+        if x.shape[1:] not in (shape, shape[::-1]):
+            raise ConfigError(f"{self.name} is {list(x.shape)}, not [experts, {shape}]")
+        x = x if x.shape[1:] == shape else x.swapaxes(1, 2)
         return x[:, self.index * size : (self.index + 1) * size]
 
     def split(self, x: np.ndarray, config: Qwen3VLMoeConfig) -> dict[str, Any]:

@@ -19,9 +19,9 @@ def chosen_frames(count: int, rate: float, h: Qwen2VLConfig) -> np.ndarray:
     `fps`: an even number at equal distances, in float32, from the first one on. Where quotients are
     rounded, it names one more, behind the last, which no video has: it is left out."""
     most = min(h.video_max_frames, count) // 2 * 2
-    wanted = min(max(count / rate * h.video_fps, h.video_min_frames), most, count)
-    wanted = max(1, math.floor(wanted / 2) * 2)
-    at = (np.arange(wanted) * (count / wanted)).astype(np.float32)
+    n = min(max(count / rate * h.video_fps, h.video_min_frames), most, count)
+    n = max(1, math.floor(n / 2) * 2)
+    at = (np.arange(n) * (count / n)).astype(np.float32)
     return np.minimum(at.astype(int), count - 1)
 
 

@@ -55,9 +55,9 @@ class DeltaNet(Module):
     def remember(self, part: States, x: Tensor, decay: Tensor, beta: Tensor) -> Tensor:
         """Queries, keys and values x [channels, n, sequences] → [inner, n, sequences]."""
         h, shape = self.config, (part.n, part.sequences)
-        seen = part.get("conv").concat(x.permute(1, 0), 0)  # [kernel − 1 + n, channels, sequences]
-        part.put("conv", seen.slice(0, part.n, seen.dim(0)))
-        x = nn.activate(h.activation, seen.ssm_conv(self.taps)).reshape(h.state, -1, *shape)
+        conv = part.get("conv").concat(x.permute(1, 0), 0)  # [kernel − 1 + n, channels, sequences]
+        part.put("conv", conv.slice(0, part.n, conv.dim(0)))
+        x = nn.activate(h.activation, conv.ssm_conv(self.taps)).reshape(h.state, -1, *shape)
         q, k, v = x.chunk_sections(1, h.groups, h.groups, h.values)
         # √(Σx² + ε) is √d · √(mean(x²) + ε/d).
         q, k = (s.rms_norm(eps=TINY / h.state).scale(h.state**-0.5) for s in (q, k))
@@ -152,10 +152,10 @@ class Qwen35(nn.Decoder, nn.GridVision, text=("model", "model.language_model")):
         if h.layers < 1:
             raise ConfigError(f"{h.guessing} of {h.blocks} layers only guess; none is left")
         if h.recurrent != tensors:
-            said, found = ([i for i, net in enumerate(of) if net] for of in (h.recurrent, tensors))
+            declared, stored = ([i for i, x in enumerate(of) if x] for of in (h.recurrent, tensors))
             raise ConfigError(
-                f"layers {said} of {len(h.recurrent)} are delta nets by "
-                f"attention.recurrent_layers, {found} of {len(tensors)} by the tensors"
+                f"layers {declared} of {len(h.recurrent)} are delta nets by "
+                f"attention.recurrent_layers, {stored} of {len(tensors)} by the tensors"
             )
         if h.inner != h.values * h.state or h.values % h.groups:
             raise ConfigError(
@@ -165,10 +165,10 @@ class Qwen35(nn.Decoder, nn.GridVision, text=("model", "model.language_model")):
 
     def caches(self) -> list[Causal | Recurrent]:
         h = self.config
-        seen = Causal(self.rotary.rope(RopeType.IMROPE, h.sections))
+        causal = Causal(self.rotary.rope(RopeType.IMROPE, h.sections))
         conv, delta = (h.kernel - 1, h.channels), (h.state, h.state, h.values)
         state = Recurrent(conv=conv, delta=delta)
-        return [state if recurrent else seen for recurrent in h.recurrent]
+        return [state if recurrent else causal for recurrent in h.recurrent]
 
 
 @register("qwen35moe", hf=("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"))

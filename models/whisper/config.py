@@ -10,7 +10,7 @@ RATE, HOP = nn.AUDIO_RATE, nn.AUDIO_HOP
 EPS = 1e-5  # of all norms; no key says it
 
 
-def _said(key: str) -> tuple[str, str]:
+def _keys(key: str) -> tuple[str, str]:
     """Newer checkpoints have it in generation_config.json."""
     return f"generation:{key}", key
 
@@ -36,8 +36,8 @@ class WhisperConfig(Config):
     activation: str = nn.activation("gelu", "activation_function")
     start: int = kv("decoder_start_token_id", hf="decoder_start_token_id", default=50257)
     # Tokens that are never chosen, and those that never come first.
-    suppressed: list = kv("suppress_tokens", hf=_said("suppress_tokens"), default=[])
-    never_first: list = kv("begin_suppress_tokens", hf=_said("begin_suppress_tokens"), default=[])
+    suppressed: list = kv("suppress_tokens", hf=_keys("suppress_tokens"), default=[])
+    never_first: list = kv("begin_suppress_tokens", hf=_keys("begin_suppress_tokens"), default=[])
     latest_first: int | None = kv(
         "max_initial_timestamp_index", hf="generation:max_initial_timestamp_index"
     )

@@ -32,8 +32,8 @@ def speech_of(config: WhisperConfig, tokenizer: Any) -> Speech:
     languages, tasks = {}, {}
     if config.multilingual:
         following = range(config.start + 1, min(config.start + _MOST, untimed))
-        found = ((id, _LANGUAGE.fullmatch(tokenizer.token(id))) for id in following)
-        languages = {match[1]: id for id, match in found if match}
+        matches = ((id, _LANGUAGE.fullmatch(tokenizer.token(id))) for id in following)
+        languages = {match[1]: id for id, match in matches if match}
         tasks = {name: tokenizer.id_of_text(f"<|{name}|>") for name in ("transcribe", "translate")}
     return Speech(
         start=config.start,
