@@ -43,12 +43,12 @@ def devices(rpc: Rpc = None, as_json: Json = False) -> None:
     if options.rpc:
         with Devices.open(options) as usable:
             remote = [device for device in usable.available if device.library == "RPC"]
-            local = replace(local, found=local.found + remote)
+            local = replace(local, devices=local.devices + remote)
     shown = ("version", "commit", "prefix", "backends", "features")
     about = {
         "ggml": {key: local.ggml[key] for key in shown},
         "system": system.to_json(),
-        "devices": [device.to_json() for device in local.found],
+        "devices": [device.to_json() for device in local.devices],
         "left_out": local.left_out,
     }
     report(as_json, about, lambda: _print_devices(local, system))
@@ -59,7 +59,7 @@ def _print_devices(local: LocalDevices, system: SystemInfo) -> None:
     out = console()
     out.print(f"ggml {ggml['version']} in {ggml['prefix']}")
     out.print(f"backends: {', '.join(ggml['backends'])}")
-    for device in local.found:
+    for device in local.devices:
         out.print()
         out.print(device.name, style="bold underline")
         out.print(table(_rows(device, ggml, system)))

@@ -181,13 +181,13 @@ class _Origins:
         Raises:
             TensorError: values of unknown range arrive there too.
         """
-        seen: set[int] = set()
+        visited: set[int] = set()
         pending = [ids]
         while pending:
             x = pending.pop()
-            if x.uid in seen:
+            if x.uid in visited:
                 continue
-            seen.add(x.uid)
+            visited.add(x.uid)
             owner = x.owner
             written = self._written.get(owner.uid, ())
             if owner.op is None and owner.dtype.numpy is not None:
@@ -199,8 +199,8 @@ class _Origins:
                 pending += (*sources, *written)
                 moved = all(_keeps(s, owner, bound) for s in (*sources, *written))
             else:
-                found = self._range(x, set())
-                moved = found is not None and found[0] > -1 and found[1] < bound
+                limits = self._range(x, set())
+                moved = limits is not None and limits[0] > -1 and limits[1] < bound
             if not moved:
                 raise impossible(
                     reader,
@@ -216,10 +216,10 @@ class _Origins:
         above = above | {owner.uid}
         own = self._range_of_op(owner, above)
         ranges = [own, *(self._range(w, above) for w in self._written.get(owner.uid, ()))]
-        known = [r for r in ranges if r is not None]
-        if len(known) < len(ranges):
+        bounded = [r for r in ranges if r is not None]
+        if len(bounded) < len(ranges):
             return None
-        lo, hi = min(r[0] for r in known), max(r[1] for r in known)
+        lo, hi = min(r[0] for r in bounded), max(r[1] for r in bounded)
         return (lo, hi) if lo > -_EXACT and hi < _EXACT else None
 
     def _range_of_op(self, x: Node, above: set[int]) -> Range | None:
@@ -238,12 +238,12 @@ class _Origins:
         if name not in _MOVES and name not in ("add", "cumsum"):
             return None
         ranges = [self._range(s, above) for s in sources]
-        known = [r for r in ranges if r is not None]
-        if len(known) < len(ranges):
+        bounded = [r for r in ranges if r is not None]
+        if len(bounded) < len(ranges):
             return None
         if name == "add":
-            return sum(r[0] for r in known), sum(r[1] for r in known)
-        lo, hi = min(r[0] for r in known), max(r[1] for r in known)
+            return sum(r[0] for r in bounded), sum(r[1] for r in bounded)
+        lo, hi = min(r[0] for r in bounded), max(r[1] for r in bounded)
         n = x.ne[0] if name == "cumsum" else 1
         return min(lo, n * lo), max(hi, n * hi)
 
@@ -349,19 +349,19 @@ class Executable(ABC):
     def _run(self, step: Any, meanwhile: Callable[[], None] | None) -> None:
         """`run` of a valid graph, in this thread's turn."""
 
-    def run_each(self, step: Any, seen: Callable[[Node, np.ndarray], None]) -> None:
+    def run_each(self, step: Any, visit: Callable[[Node, np.ndarray], None]) -> None:
         """`run`, op by op, with a look at intermediate results.
 
         Args:
-            seen: called with each result and its raw value, which the next op may overwrite.
+            visit: called with each result and its raw value, which the next op may overwrite.
                 Results without elements, or in blocks with gaps, are left out.
 
         Raises:
             Unsupported: the graph runs in another process.
         """
-        self._alone(self._run_each, step, seen)
+        self._alone(self._run_each, step, visit)
 
-    def _run_each(self, step: Any, seen: Callable[[Node, np.ndarray], None]) -> None:
+    def _run_each(self, step: Any, visit: Callable[[Node, np.ndarray], None]) -> None:
         """`run_each` of a valid graph, in this thread's turn."""
         raise Unsupported("intermediate results of another process cannot be seen: leave rpc out")
 

@@ -70,7 +70,7 @@ class Graph:
         self.closed = False
         self.lock = threading.RLock()
         self.recorded = 0
-        self._known: set[int] = set()  # scheduled, or an input
+        self._visited: set[int] = set()  # scheduled, or an input
 
     def forward(self, *roots: Node) -> None:
         """Schedules each root after everything it reads, in the order recorded.
@@ -87,23 +87,23 @@ class Graph:
         stack = [root]
         while stack:
             node = stack.pop()
-            if node.uid in pending or node.uid in self._known:
+            if node.uid in pending or node.uid in self._visited:
                 continue
             if node.op is None:
                 if isinstance(node.storage, (HostData, Feed)):
-                    self._known.add(node.uid)
+                    self._visited.add(node.uid)
                     self.inputs.append(node)
                 continue
             pending[node.uid] = node
             stack.extend(s for s in node.sources if s is not None)
         for uid in sorted(pending):
-            self._known.add(uid)
+            self._visited.add(uid)
             self.schedule.append(pending[uid])
 
     def forget(self) -> None:
         """Drops what was recorded, once an executable needs no more of it."""
         self.schedule, self.inputs = [], []
-        self._known.clear()
+        self._visited.clear()
 
     @property
     def replayable(self) -> bool:

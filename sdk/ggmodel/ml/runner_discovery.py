@@ -56,24 +56,24 @@ class RunnerAtPort:
             ComputeError: the runner does not answer in time, or cannot list devices.
             FormatError: it says something else.
         """
-        found = self._asked("/info", timeout)
+        infos = self._get("/info", timeout)
         try:
-            return [DeviceInfo.from_json(one) for one in found]
+            return [DeviceInfo.from_json(one) for one in infos]
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise FormatError(f"{self} lists no devices: {error!r}") from None
 
     def get_active_device_ids(self) -> list[DeviceID]:
         """See `FilteredRunnerDiscovery`; raises as `get_device_infos`."""
-        found = self._asked("/active", _SOON)
+        ids = self._get("/active", _SOON)
         try:
-            return [DeviceID(str(one["id"]), str(one["backend"])) for one in found]
+            return [DeviceID(str(one["id"]), str(one["backend"])) for one in ids]
         except (TypeError, KeyError) as error:
             raise FormatError(f"{self} lists no devices: {error!r}") from None
 
     def __str__(self) -> str:
         return f"the runner at port {self._port}"
 
-    def _asked(self, path: str, timeout: float) -> Any:
+    def _get(self, path: str, timeout: float) -> Any:
         from http.client import HTTPConnection, HTTPException  # slow to import
 
         with closing(HTTPConnection("127.0.0.1", self._port, timeout=timeout)) as connection:
@@ -91,13 +91,13 @@ class RunnerAtPort:
             raise FormatError(f"{self} answers {path} with no JSON: {text[:80]!r}") from None
 
 
-def answer(connection: Any, head: bytes, known: Mapping[str, Callable[[], Any]]) -> None:
+def answer(connection: Any, head: bytes, routes: Mapping[str, Callable[[], Any]]) -> None:
     """Answers a question over HTTP, such as those of `RunnerAtPort`.
 
     Args:
         connection: a socket, with a timeout.
         head: the bytes that were read already.
-        known: path → a function that gives the answer: plain data, or JSON as bytes.
+        routes: path → a function that gives the answer: plain data, or JSON as bytes.
 
     Raises:
         OSError: who asks has gone, or is too slow.
@@ -108,13 +108,13 @@ def answer(connection: Any, head: bytes, known: Mapping[str, Callable[[], Any]])
             return
         head += more
     path = head.partition(b" ")[2].partition(b" ")[0].decode("ascii", "replace")
-    status, told = "404 Not Found", None
-    if path in known:
+    status, content = "404 Not Found", None
+    if path in routes:
         try:
-            status, told = "200 OK", known[path]()
+            status, content = "200 OK", routes[path]()
         except Error as error:
-            status, told = "500 Internal Server Error", {"error": str(error)}
-    body = told if isinstance(told, bytes) else json.dumps(told).encode()
+            status, content = "500 Internal Server Error", {"error": str(error)}
+    body = content if isinstance(content, bytes) else json.dumps(content).encode()
     form = f"Content-Type: application/json\r\nContent-Length: {len(body)}"
     connection.sendall(f"HTTP/1.0 {status}\r\n{form}\r\n\r\n".encode() + body)
 
@@ -207,8 +207,8 @@ def refresh_free_memory(
     missing = {d.device_id for d in devices}
     free: dict[DeviceID, int] = {}
 
-    def note(found: Iterable[DeviceInfo]) -> None:
-        for device in found:
+    def note(devices: Iterable[DeviceInfo]) -> None:
+        for device in devices:
             if device.device_id in missing:
                 missing.discard(device.device_id)
                 free[device.device_id] = device.free_memory

@@ -72,13 +72,13 @@ def fault(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
 def test_this_machine():
     local = local_devices()
     assert local.ggml == native.describe()
-    assert "CPU" in [d.name for d in local.found]
+    assert "CPU" in [d.name for d in local.devices]
 
 
 @pytest.mark.parametrize("fault", [""], indirect=True)
 def test_devices_that_cannot_be_used_are_left_out(fault: str):
     local = local_devices()
-    assert [d.name for d in local.found] == ["CPU", "CUDA0"]
+    assert [d.name for d in local.devices] == ["CPU", "CUDA0"]
     assert local.left_out == {
         "CUDA1": "its process ended by SIGABRT: ggml-cuda.cu:99: an illegal instruction",
         "CUDA2": "the device CUDA2 could not be initialised",
@@ -101,7 +101,7 @@ def test_a_device_that_does_not_answer(fault: str, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("fault", ["listing"], indirect=True)
 def test_without_those_that_crash_the_list(fault: str):
     local = local_devices()
-    assert [d.name for d in local.found] == ["CPU"]
+    assert [d.name for d in local.devices] == ["CPU"]
     assert local.left_out == {
         "CUDA, ROCm": "its process ended by SIGABRT: ggml-cuda.cu:7: no driver"
     }

@@ -77,11 +77,11 @@ class Compute(ABC):
         """
 
     @abstractmethod
-    def compute_apart(self, cgraph: Any, seen: Callable[[Any], None] | None = None) -> list[float]:
+    def compute_apart(self, cgraph: Any, visit: Callable[[Any], None] | None = None) -> list[float]:
         """Runs a graph that is laid out node by node, one at a time.
 
         Args:
-            seen: called with each node, whose value the next one may overwrite.
+            visit: called with each node, whose value the next one may overwrite.
 
         Returns:
             Seconds by node; 0 for those that compute nothing, such as views.
@@ -150,7 +150,7 @@ class ComputeBuffer(Compute):
         self._threads.end(began)
         return status
 
-    def compute_apart(self, cgraph: Any, seen: Callable[[Any], None] | None = None) -> list[float]:
+    def compute_apart(self, cgraph: Any, visit: Callable[[Any], None] | None = None) -> list[float]:
         arena, backend = Arena(0, 1), self._device.backend
         alone = lib.ggml_new_graph_custom(arena.ctx, 1, False)
         seconds: list[float] = []
@@ -165,8 +165,8 @@ class ComputeBuffer(Compute):
                     status = lib.ggml_backend_graph_compute(backend, alone)
                     seconds[-1] = perf_counter() - began
                     need_success(status)
-                if seen is not None:
-                    seen(node)
+                if visit is not None:
+                    visit(node)
         finally:
             self._threads.end(started)
             arena.close()
@@ -250,21 +250,21 @@ class Scheduler(Compute):
             self._threads.end(began)
         return status
 
-    def compute_apart(self, cgraph: Any, seen: Callable[[Any], None] | None = None) -> list[float]:
+    def compute_apart(self, cgraph: Any, visit: Callable[[Any], None] | None = None) -> list[float]:
         failed: list[BaseException] = []
         seconds: dict[Any, float] = {}
         began = 0.0
 
         @ffi.callback("bool(struct ggml_tensor *, bool, void *)")
-        def observe(node: Any, asked: bool, _: Any) -> bool:
+        def observe(node: Any, ask: bool, _: Any) -> bool:
             nonlocal began
-            if asked:  # whether to stop after it
+            if ask:  # whether to stop after it
                 began = perf_counter()
             else:
                 seconds[node] = perf_counter() - began
                 try:
-                    if seen is not None:
-                        seen(node)
+                    if visit is not None:
+                        visit(node)
                 except BaseException as error:  # must not pass through C
                     failed.append(error)
             return not failed

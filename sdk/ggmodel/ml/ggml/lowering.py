@@ -206,7 +206,7 @@ class GGMLExecutable(Executable):
         self._fill(step)
         seconds = self._compute.compute_apart(self._cgraph)
         self._backend.check_files()
-        found, at = [], 0
+        totals, at = [], 0
         for node in self._schedule:
             spent = 0.0
             if node.n_elements:
@@ -216,10 +216,10 @@ class GGMLExecutable(Executable):
                     spent, at = spent + seconds[at], at + 1
                     if last:
                         break
-            found.append(spent)
-        return found
+            totals.append(spent)
+        return totals
 
-    def _run_each(self, step: Any, seen: Callable[[Node, np.ndarray], None]) -> None:
+    def _run_each(self, step: Any, visit: Callable[[Node, np.ndarray], None]) -> None:
         made: dict[Any, list[Node]] = {}
         for node in self._schedule:
             if node.n_elements and (node.dtype.numpy is not None or node.is_contiguous):
@@ -227,7 +227,7 @@ class GGMLExecutable(Executable):
 
         def pass_on(t: Any) -> None:
             for node in made.get(t, ()):
-                seen(node, value_of(t, node))
+                visit(node, value_of(t, node))
 
         self._fill(step)
         self._compute.compute_apart(self._cgraph, pass_on)
@@ -256,9 +256,9 @@ class GGMLExecutable(Executable):
         return t
 
     def _value(self, node: Node) -> np.ndarray:
-        found = self._values.get(node.uid)
-        if found is not None:
-            return found
+        value = self._values.get(node.uid)
+        if value is not None:
+            return value
         t = self.tensor(node)
         if t is None:
             return self._backend.read(node)

@@ -200,7 +200,7 @@ class Service:
         return self._end.getsockname()[1]
 
     def _listen(self, end: socket.socket) -> None:
-        known = {"/info": self._info, "/active": self._active, "/state": lambda: None}
+        routes = {"/info": self._info, "/active": self._active, "/state": lambda: None}
         while True:
             try:
                 connection, _ = end.accept()
@@ -209,7 +209,7 @@ class Service:
                 continue
             with connection, suppress(Exception):  # the thread goes on to answer others
                 connection.settimeout(_SOON)
-                answer(connection, b"", known)
+                answer(connection, b"", routes)
 
     def _info(self) -> list[dict[str, Any]]:
         patience = self._patience
@@ -225,8 +225,8 @@ class Service:
                 patience.end()
 
     def _active(self) -> list[dict[str, str]]:
-        found = {device for held in list(self._held.values()) for device in held.devices}
-        return [{"id": device.id, "backend": device.library} for device in found]
+        active = {device for held in list(self._held.values()) for device in held.devices}
+        return [{"id": device.id, "backend": device.library} for device in active]
 
     # backends
 
@@ -320,10 +320,10 @@ class Service:
         for i, storage in compiled.hosts.items():
             storage.array = values[i]
         compiled.executable.run(values)
-        found = [compiled.executable.value(node) for node in compiled.outputs]
+        outputs = [compiled.executable.value(node) for node in compiled.outputs]
         if self._patience is not None:
-            self._patience.ran(compiled.tokens, bool(found))
-        return found
+            self._patience.ran(compiled.tokens, bool(outputs))
+        return outputs
 
     def value(self, number: int, place: int) -> np.ndarray:
         """`Executable.value` of a node of the graph's table."""

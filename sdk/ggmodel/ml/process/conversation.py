@@ -128,8 +128,8 @@ def _connecting(environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes]
         process = _start("-", environment, stdin=subprocess.PIPE)
         try:
             assert process.stdin is not None
-            with process.stdin as told:
-                told.write(b"%d %s\n" % (listening.getsockname()[1], secret))
+            with process.stdin as stdin:
+                stdin.write(b"%d %s\n" % (listening.getsockname()[1], secret))
             return process, _accepted(process, listening, secret)
         except BaseException as error:
             process.kill()
@@ -166,8 +166,8 @@ def _accepted(
 
 
 def _start(place: str, environment: Mapping[str, str], **options: Any) -> subprocess.Popen[bytes]:
-    known = [name for name in logging.root.manager.loggerDict if name.startswith("ggmodel")]
-    level = min(logging.getLogger(name).getEffectiveLevel() for name in ("ggmodel", *known))
+    loggers = [name for name in logging.root.manager.loggerDict if name.startswith("ggmodel")]
+    level = min(logging.getLogger(name).getEffectiveLevel() for name in ("ggmodel", *loggers))
     return concurrency.start_python(
         ["-m", f"{__package__}.child", place, str(level)],
         environment,
@@ -198,7 +198,7 @@ class Conversation(ABC):
         self._holder = 0  # the thread that has the lock
         self._ids = itertools.count(1)
         self._pending = 0  # the request that was sent and not yet answered
-        self._asked = False  # the process waits for the answer to an event
+        self._event_open = False  # the process waits for the answer to an event
         self._torn = False  # a message was interrupted
         self._records: deque[Record] = deque()
         self._dropped: deque[int] = deque()
@@ -277,7 +277,7 @@ class Conversation(ABC):
             if self._torn:
                 raise self._lose()
             while self._pending:  # a request that was interrupted or timed out
-                if self._asked:
+                if self._event_open:
                     self._reply(False, None)
                 self._receive(deadline)
             dropped = [self._dropped.popleft() for _ in range(len(self._dropped))]
@@ -305,7 +305,7 @@ class Conversation(ABC):
     def _send(self, message: Any, pending: int) -> None:
         frame = encode(message)
         self._torn = True
-        self._pending, self._asked = pending, False
+        self._pending, self._event_open = pending, False
         try:
             self._channel.send(frame)
         except OSError:
@@ -328,7 +328,7 @@ class Conversation(ABC):
                 self._torn = False  # what notes it may take its time, and be interrupted
                 self._note_silence(message)
             elif isinstance(message, Event):
-                self._asked = True
+                self._event_open = True
             else:
                 self._pending = 0
                 self._note_silence(None)

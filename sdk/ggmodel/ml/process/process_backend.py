@@ -225,15 +225,15 @@ class ProcessExecutable(Executable):
         super()._check_valid()
 
     def _run(self, step: Any, meanwhile: Callable[[], None] | None) -> None:
-        given = [_values(node, step) for node in self._inputs]
+        values = [_values(node, step) for node in self._inputs]
         self._values = {}
-        results = self._runner.request("run", self.number, given, meanwhile=meanwhile)
+        results = self._runner.request("run", self.number, values, meanwhile=meanwhile)
         self._values = dict(zip(self._outputs, results, strict=True))
 
     def _value(self, node: Node) -> np.ndarray:
-        known = self._values.get(node.uid)
-        if known is not None:
-            return known
+        value = self._values.get(node.uid)
+        if value is not None:
+            return value
         place = self._places.get(node.uid)
         if place is None:
             return self._backend.read(node)

@@ -197,10 +197,10 @@ def unpack_error(packed: tuple[Any, ...]) -> Exception:
     """The inverse of `pack_error`."""
     try:
         kind, args, attributes, bug = packed
-        known = issubclass(kind, Exception)
+        valid = issubclass(kind, Exception)
     except (TypeError, ValueError):
-        known = False
-    if not known:
+        valid = False
+    if not valid:
         return ComputeError(f"the process that computes sent no error, but {packed!r:.80}")
     try:
         error: Exception = kind(*args)

@@ -304,12 +304,12 @@ class LocalDevices:
 
     Attributes:
         ggml: see `native.describe`.
-        found: the CPU and accelerators included.
+        devices: the CPU and accelerators included.
         left_out: name → why, for those that end or stop a process that uses them.
     """
 
     ggml: dict[str, Any]
-    found: list[DeviceInfo]
+    devices: list[DeviceInfo]
     left_out: dict[str, str] = field(default_factory=dict)
 
 
@@ -325,12 +325,12 @@ def local_devices(timeout: float = _PATIENCE) -> LocalDevices:
     """
     left_out: dict[str, str] = {}
     try:
-        ggml, devices = _asked({}, "local_devices", timeout=timeout)
+        ggml, devices = _request({}, "local_devices", timeout=timeout)
     except ComputeError as error:
         left_out[", ".join(VISIBLE_DEVICES)] = str(error)
         hidden = dict.fromkeys(VISIBLE_DEVICES.values(), "")
         try:
-            ggml, devices = _asked(hidden, "local_devices", timeout=timeout)
+            ggml, devices = _request(hidden, "local_devices", timeout=timeout)
         except ComputeError as again:
             raise ComputeError(f"ggml cannot list this machine's devices: {again}") from None
     for device in devices:
@@ -338,13 +338,13 @@ def local_devices(timeout: float = _PATIENCE) -> LocalDevices:
             alone = get_visible_devices_env([device], must_filter=True)
             device.add_init_validation(alone)
             try:
-                _asked(alone, "initialise", device.library, timeout=timeout)
+                _request(alone, "initialise", device.library, timeout=timeout)
             except ComputeError as error:
                 left_out[device.name] = str(error)
     return LocalDevices(ggml, [d for d in devices if d.name not in left_out], left_out)
 
 
-def _asked(environment: Mapping[str, str], kind: str, *args: Any, timeout: float) -> Any:
+def _request(environment: Mapping[str, str], kind: str, *args: Any, timeout: float) -> Any:
     with RunnerProcess(environment=environment) as runner:
         try:
             return runner.request(kind, *args, timeout=timeout)

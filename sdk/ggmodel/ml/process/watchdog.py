@@ -82,7 +82,7 @@ class Patience:
         self._spent = 0.0  # seconds of requests since the first of them, without this one
         self.allowed = 0.0
         self._began: float | None = None  # of the request under way
-        self._told = False  # of a silence in it
+        self._reported = False  # of a silence in it
         self._turn = threading.Lock()  # of requests
         self._watches = _tells_waits()
         if self._watches:
@@ -113,7 +113,7 @@ class Patience:
         except BaseException:
             self._turn.release()
             raise
-        self._told = False
+        self._reported = False
         self._began = time.monotonic()
         return True
 
@@ -169,8 +169,8 @@ class Patience:
         """Tells the parent of a silence, and ends the connection when it is too long."""
         endpoint, end = self._ends[connection]
         silence = Silence(endpoint, seconds, self.allowed)
-        if silence.given_up or (seconds >= _TELL * silence.allowed and not self._told):
-            self._told = True
+        if silence.given_up or (seconds >= _TELL * silence.allowed and not self._reported):
+            self._reported = True
             with suppress(OSError):  # the parent is gone
                 self._tell(silence)
         if silence.given_up:

@@ -177,7 +177,7 @@ class ReferenceExecutable(Executable):
     def _run(self, step: Any, meanwhile: Callable[[], None] | None) -> None:
         self._run_each(step, lambda node, value: None)
 
-    def _run_each(self, step: Any, seen: Callable[[Node, np.ndarray], None]) -> None:
+    def _run_each(self, step: Any, visit: Callable[[Node, np.ndarray], None]) -> None:
         write_inputs(self._fills, step)
         for check in self._checks:
             check.run()
@@ -186,7 +186,7 @@ class ReferenceExecutable(Executable):
                 for node, dying in zip(self._schedule, self._dying, strict=True):
                     self._evaluate(node)
                     if node.n_elements:
-                        seen(node, self._value(node))
+                        visit(node, self._value(node))
                     for uid in dying:
                         del self._memory[uid]
         finally:
