@@ -31,13 +31,13 @@ __all__ = [
 ]
 
 with install.advising():
-    _found = install.find()
-    _module = loader.load(_found)
+    _prefix = install.find()
+    _module = loader.load(_prefix)
 
 ffi: Any = _module.ffi
 lib: Any = _module.lib
-prefix: Path = _found.path
-version: str = _found.version
+prefix: Path = _prefix.path
+version: str = _prefix.version
 _last_abort = lib.ggmodel_last_abort
 
 
@@ -65,15 +65,15 @@ def proc(reg: Any, name: str, ctype: str | None = None) -> Any:
 
 def features() -> dict[str, str]:
     """The instructions that ggml's CPU backend uses, and its other features."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     cpu = lib.ggml_backend_dev_by_type(lib.GGML_BACKEND_DEVICE_TYPE_CPU)
     if cpu:
         reg = lib.ggml_backend_dev_backend_reg(cpu)
         feature = proc(reg, "ggml_backend_get_features")(reg)
         while feature.name:
-            found[ffi.string(feature.name).decode()] = ffi.string(feature.value).decode()
+            values[ffi.string(feature.name).decode()] = ffi.string(feature.value).decode()
             feature += 1
-    return found
+    return values
 
 
 def describe() -> dict[str, Any]:

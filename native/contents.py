@@ -24,11 +24,11 @@ def check(prefix: Path) -> None:
     files, _ = _read(prefix)
     for name, size in files.items():
         try:
-            found = (prefix / name).stat().st_size
+            actual = (prefix / name).stat().st_size
         except OSError as error:
             raise NativeError(f"{prefix / name} cannot be read: {error.strerror}") from error
-        if found != size:
-            raise NativeError(f"{prefix / name} has {found} bytes instead of {size}")
+        if actual != size:
+            raise NativeError(f"{prefix / name} has {actual} bytes instead of {size}")
 
 
 def why_none_fits(prefix: Path, libraries: Sequence[Path]) -> str:

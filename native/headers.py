@@ -97,7 +97,7 @@ def read(include: Path, exported: Callable[[str], bool]) -> Declarations:
 
     types = [f"#define {name} ..." for name in constants]
     functions: list[Function] = []
-    seen: set[str] = set()
+    declared: set[str] = set()
     for node in tree.ext:
         header = Path(node.coord.file).name if node.coord else ""
         if header not in headers:
@@ -108,13 +108,13 @@ def read(include: Path, exported: Callable[[str], bool]) -> Declarations:
             function = Function(node.name, header, node.type)
             if header in BASE and exported(node.name):
                 functions.append(function)
-            elif f"{node.name}_t" not in seen:
-                seen.add(f"{node.name}_t")
+            elif f"{node.name}_t" not in declared:
+                declared.add(f"{node.name}_t")
                 types.append(f"typedef {function.prototype(f'(*{node.name}_t)')};")
         elif isinstance(node, c_ast.Typedef):
             # Some typedefs are in two headers; cffi wants each once.
-            if node.name not in seen:
-                seen.add(node.name)
+            if node.name not in declared:
+                declared.add(node.name)
                 types.append(_text(_relaxed(node)) + ";")
         elif isinstance(node, c_ast.Decl) and node.name is None:
             types.append(_text(_relaxed(node)) + ";")

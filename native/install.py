@@ -57,8 +57,8 @@ class Prefix:
     def backends(self) -> list[Path]:
         """The libraries of the backends, without the CPU variants that ggml chooses from."""
         names = libraries.names_in(self.libraries, "ggml-")
-        wanted = (n for n in names if n != "ggml-base" and not n.startswith("ggml-cpu-"))
-        return [libraries.find(self.libraries, name, self.version) for name in wanted]
+        backends = (n for n in names if n != "ggml-base" and not n.startswith("ggml-cpu-"))
+        return [libraries.find(self.libraries, name, self.version) for name in backends]
 
     @property
     def variants(self) -> list[Path]:
@@ -116,8 +116,8 @@ def advising() -> Iterator[None]:
 def packaged() -> Prefix:
     """The ggml that a package is built with: $GGMODEL_GGML, the one that the wheel brought, or the
     one in libggml-python, on which an installation from source depends."""
-    if given := os.environ.get("GGMODEL_GGML"):
-        return at(Path(given))
+    if prefix := os.environ.get("GGMODEL_GGML"):
+        return at(Path(prefix))
     if BUNDLED.is_dir():
         try:
             contents.check(BUNDLED)

@@ -117,11 +117,11 @@ def _print_unseen(cases: Cases, models: str | None) -> None:
     from ..workbench.golden.coverage import unseen
 
     with progress_bar("changing numbers") as progress:
-        found = unseen(cases, models, progress)
-    for one in found or ():
+        numbers = unseen(cases, models, progress)
+    for one in numbers or ():
         style = "dim" if one.reason else "yellow"
         console().print(printable(f"{one} ({one.reason})" if one.reason else str(one)), style=style)
-    if found == []:
+    if numbers == []:
         console().print("every hyperparameter and weight is seen by a case", style="dim")
 
 

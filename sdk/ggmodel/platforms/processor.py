@@ -66,9 +66,9 @@ def kernels() -> frozenset[str] | None:
     system; None where nothing can be."""
     with suppress(Exception):  # a system may lack any of these ways
         if sys.platform == "darwin":
-            return _found(_darwin()) or None
+            return _present(_darwin()) or None
         if sys.platform == "win32":
-            return _found(_windows()) or None
+            return _present(_windows()) or None
         return _linux(CPUINFO)
     return None
 
@@ -105,7 +105,7 @@ def _linux(path: Path) -> frozenset[str] | None:
     return None
 
 
-def _found(present: Iterable[tuple[str, bool]]) -> frozenset[str]:
+def _present(present: Iterable[tuple[str, bool]]) -> frozenset[str]:
     return frozenset(name for name, there in present if there)
 
 
@@ -115,8 +115,8 @@ def _darwin() -> Iterable[tuple[str, bool]]:
     ask = ctypes.CDLL(None).sysctlbyname
     for name, key in _DARWIN.items():
         value, size = ctypes.c_int64(), ctypes.c_size_t(8)
-        asked = ask(f"hw.optional.{key}".encode(), ctypes.byref(value), ctypes.byref(size), None, 0)
-        yield name, asked == 0 and value.value != 0
+        code = ask(f"hw.optional.{key}".encode(), ctypes.byref(value), ctypes.byref(size), None, 0)
+        yield name, code == 0 and value.value != 0
 
 
 def _windows() -> Iterable[tuple[str, bool]]:
