@@ -333,8 +333,8 @@ FAULTS = {
     "rows of tiles scaled": (
         "idefics3",
         "idefics3/model.py",
-        "seen = self.projector(self.vision(ctx, n))",
-        "seen = 1.1 * self.projector(self.vision(ctx, n))",
+        "tiles = self.projector(self.vision(ctx, n))",
+        "tiles = 1.1 * self.projector(self.vision(ctx, n))",
         "embed",
         "diverges",
     ),
