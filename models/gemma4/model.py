@@ -154,7 +154,7 @@ class Text(Module):
     def forward(self, batch: Batch) -> Tensor:
         """Hidden states F32 [width, outputs]."""
         # Rows of images replace embeddings that are scaled already: they are not scaled.
-        x = batch.lay(self.embed(batch.inputs).scale(self.config.width**0.5))
+        x = batch.merge_embeddings(self.embed(batch.inputs).scale(self.config.width**0.5))
         per_layer = None if self.per_layer is None else self.per_layer(batch.inputs, x)
         for layer, cache, outputs in batch.through(self.layers):
             x = layer(x, batch, cache, outputs, per_layer)

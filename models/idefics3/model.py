@@ -46,7 +46,7 @@ class Idefics3(nn.Decoder, nn.VideoVision, text="model.text_model"):
         return [Causal(self.rotary.rope())] * self.config.layers
 
     def embedded(self, batch: Batch) -> Tensor:
-        return batch.lay(self.embed(batch.inputs))
+        return batch.merge_embeddings(self.embed(batch.inputs))
 
     # A square has the most tiles.
     largest_image = property(lambda m: (m.config.longest, m.config.longest))

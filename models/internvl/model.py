@@ -58,7 +58,7 @@ class InternVL(nn.Decoder, nn.VideoVision, text=("language_model.model", "model.
         return [Causal(self.rotary.rope(RopeType.NEOX))] * self.config.layers
 
     def embedded(self, batch: Batch) -> Tensor:
-        return batch.lay(self.embed(batch.inputs))
+        return batch.merge_embeddings(self.embed(batch.inputs))
 
     @property
     def largest_image(self) -> tuple[int, int]:

@@ -120,7 +120,7 @@ class Llama4(nn.Decoder, VisionModel, text=("language_model.model", "model")):
         return (np.log1p(floors) * (h.tuning_scale if h.tuned else 0) + 1)[:, None, None]
 
     def hidden(self, ctx: Context, batch: Batch) -> Tensor:
-        x = batch.lay(self.embed(batch.inputs))
+        x = batch.merge_embeddings(self.embed(batch.inputs))
         temperature = batch.feed(self.temperature, DType.F32, 1, 1, batch.size)
         for layer, cache, outputs in batch.through(self.layers):
             x = layer(x, batch, cache, outputs, temperature)

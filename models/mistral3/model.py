@@ -123,7 +123,7 @@ class Mistral3(nn.Decoder, VisionModel, text=TEXT):
         return (1 + h.temperature * np.log1p(floors))[:, None, None]
 
     def hidden(self, ctx: Context, batch: Batch) -> Tensor:
-        x, temperature = batch.lay(self.embed(batch.inputs)), None
+        x, temperature = batch.merge_embeddings(self.embed(batch.inputs)), None
         if self.config.temperature:
             temperature = batch.feed(self.temperature, DType.F32, 1, 1, batch.size)
         for layer, cache, outputs in batch.through(self.layers):

@@ -59,7 +59,7 @@ class PaddleOCR(nn.Decoder, VisionModel, text=("model", "model.language_model"))
         return nn.grid_positions(inputs, before, lambda grid: grid)
 
     def embedded(self, batch: Batch) -> Tensor:
-        return batch.lay(self.embed(batch.inputs))
+        return batch.merge_embeddings(self.embed(batch.inputs))
 
     largest_image = property(lambda m: (m.config.largest, m.config.largest))
 

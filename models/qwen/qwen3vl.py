@@ -133,7 +133,7 @@ class Qwen3VL(nn.Decoder, nn.GridVision, text="model.language_model"):
         return [Causal(self.rotary.rope(RopeType.IMROPE, h.sections))] * h.layers
 
     def hidden(self, ctx: Context, batch: Batch) -> Tensor:
-        x = batch.lay(self.embed(batch.inputs))
+        x = batch.merge_embeddings(self.embed(batch.inputs))
         each = batch.through(self.layers)
         for i, (layer, cache, outputs) in enumerate(each):
             x = layer(x, batch, cache, outputs)

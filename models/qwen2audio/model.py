@@ -58,7 +58,7 @@ class Qwen2Audio(nn.Decoder, nn.AudioModel, text=("language_model.model", "model
         return Sliding.where(h.local, h.window, self.rotary.rope(RopeType.NEOX))
 
     def embedded(self, batch: Batch) -> Tensor:
-        return batch.lay(self.embed(batch.inputs))
+        return batch.merge_embeddings(self.embed(batch.inputs))
 
     has_audio = property(lambda m: m.encoder is not None and m.projector is not None)
 

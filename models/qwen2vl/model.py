@@ -63,7 +63,7 @@ class Qwen2VL(nn.Decoder, nn.VideoVision, text=("model", "model.language_model")
         return nn.grid_positions(inputs, before, lambda grid: grid)
 
     def embedded(self, batch: Batch) -> Tensor:
-        return batch.lay(self.embed(batch.inputs))
+        return batch.merge_embeddings(self.embed(batch.inputs))
 
     largest_image = property(lambda m: (m.config.largest, m.config.largest))
     image_shape = property(lambda m: ("patches", 2 * m.config.patch_width))

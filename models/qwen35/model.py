@@ -139,7 +139,7 @@ class Qwen35(nn.Decoder, nn.GridVision, text=("model", "model.language_model")):
     norm: RMSNorm = gguf("output_norm", op=AddConstant(1), shape=("width",))
 
     def embedded(self, batch: Batch) -> Tensor:
-        return batch.lay(self.embed(batch.inputs))
+        return batch.merge_embeddings(self.embed(batch.inputs))
 
     @property
     def ignore(self) -> tuple[str, ...]:

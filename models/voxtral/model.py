@@ -63,7 +63,7 @@ class Voxtral(nn.Decoder, nn.AudioModel, text=("language_model.model", "model.la
         return [Causal(self.rotary.rope())] * self.config.layers
 
     def embedded(self, batch: Batch) -> Tensor:
-        return batch.lay(self.embed(batch.inputs))
+        return batch.merge_embeddings(self.embed(batch.inputs))
 
     audio_shape = property(lambda m: ("windows", m.config.mels, m.config.frames))
     has_audio = property(lambda m: m.encoder is not None and m.projector is not None)

@@ -151,7 +151,7 @@ class Batch:
         for i, (layer, cache) in enumerate(zip(layers, self.cache, strict=True)):
             yield layer, cache, self.outputs if i == last else None
 
-    def lay(self, x: Tensor) -> Tensor:
+    def merge_embeddings(self, x: Tensor) -> Tensor:
         """Replaces rows of x F32 [width, n], which an op has computed, by those of images and
         other items.
 

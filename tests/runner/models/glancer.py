@@ -45,4 +45,4 @@ class Glancer(Llama, VisionModel):
         return out
 
     def embedded(self, batch):
-        return batch.lay(super().embedded(batch))
+        return batch.merge_embeddings(super().embedded(batch))

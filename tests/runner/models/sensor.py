@@ -108,7 +108,7 @@ class Sensor(Llama):
         return out
 
     def hidden(self, ctx, batch):
-        x = batch.lay(self.embedded(batch))
+        x = batch.merge_embeddings(self.embedded(batch))
         for i, (layer, cache, outputs) in enumerate(batch.through(self.layers)):
             x = layer(x, batch, cache, outputs)
             x = batch.add(x, 0) if i == 0 else x
