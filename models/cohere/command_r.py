@@ -9,7 +9,7 @@ from ggmodel.nn import LayerNorm
 
 
 class CommandRConfig(CohereConfig):
-    assumed = {"use_qk_norm": ...}  # the tensors tell the same
+    fixed = {"use_qk_norm": ...}  # the tensors tell the same
 
     # The positions that it was trained with, where a config has both.
     context: int = kv("context_length", hf=("model_max_length", "max_position_embeddings"))

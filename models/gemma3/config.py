@@ -21,7 +21,7 @@ def _side(hf: Mapping[str, Any]) -> Any:
 
 
 class Gemma3Config(nn.DecoderConfig, nn.ImageConfig):
-    assumed = {
+    fixed = {
         "use_bidirectional_attention": False,
         # The tower's head, for which a checkpoint may have tensors, is never used.
         "vision_config.vision_use_head": ...,

@@ -124,7 +124,7 @@ class Gemma3(VisionModel):
 
 
 class EmbeddingGemmaConfig(Gemma3Config):
-    assumed = {"use_bidirectional_attention": True}
+    fixed = {"use_bidirectional_attention": True}
 
     pooling: int = kv("pooling_type", hf=lambda hf: 1, default=1)  # the mean
 

@@ -112,7 +112,7 @@ def _filler(hf: Mapping[str, Any]) -> int | None:
 class Gemma3nConfig(nn.DecoderConfig, nn.ImageConfig):
     # Weights are clipped in training; the tensors say sizes. Rows see those nearby, however they
     # are cut into chunks.
-    assumed = {
+    fixed = {
         "altup_coef_clip": ...,
         "altup_correct_scale": True,
         "laurel_rank": ...,

@@ -127,7 +127,7 @@ mel = partial(_bands, added=True, early=True)
 
 class Gemma4Config(nn.ImageConfig):
     # The values of layers are checked where they are read; the tensors have as many rows.
-    assumed = {
+    fixed = {
         "per_layer_config": ...,
         "vocab_size_per_layer_input": ...,
         "vision_config.head_dim": _tower_head_dim,

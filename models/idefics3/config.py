@@ -25,7 +25,7 @@ def _frames(hf: Mapping[str, Any]) -> int | None:
 
 
 class Idefics3Config(nn.DecoderConfig, nn.VideoConfig):
-    assumed = {
+    fixed = {
         "vision_config.num_channels": 3,
         # Copies of the processor's, which transformers' code does not read.
         "vision_config.size": ...,

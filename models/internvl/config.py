@@ -73,7 +73,7 @@ def _experts(hf: Mapping[str, Any]) -> int | None:
 
 
 class InternVLConfig(nn.DecoderConfig, nn.VideoConfig):
-    assumed = {
+    fixed = {
         "use_sliding_window": False,
         "sliding_window": ...,  # unused then
         "max_window_layers": ...,

@@ -47,7 +47,7 @@ SIGMOID = 2  # in llama.cpp's list of functions that weigh experts
 
 class Lfm2Config(nn.DecoderConfig):
     # The tensors tell the same.
-    assumed, unread = {"conv_bias": ..., "tie_embedding": ...}, ("dense_layers", "gating")
+    fixed, unread = {"conv_bias": ..., "tie_embedding": ...}, ("dense_layers", "gating")
 
     ffn: int = kv("feed_forward_length", hf=_width)
     each_kv_heads: list = kv("attention.head_count_kv", hf=_kv_heads)

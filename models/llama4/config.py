@@ -37,7 +37,7 @@ def _tile(hf: Mapping[str, Any]) -> Any:
 
 class Llama4Config(nn.DecoderConfig, nn.ImageConfig):
     unread = ("expert_step",)
-    assumed = {
+    fixed = {
         "layer_types": _kinds,
         "moe_layers": ...,  # the tensors tell
         "vision_config.hidden_act": ...,  # always gelu

@@ -19,7 +19,7 @@ def _yarn_magnitude(h: Mistral3Config) -> float | None:
 
 
 class Mistral3Config(nn.DecoderConfig, nn.ImageConfig):
-    assumed = {
+    fixed = {
         "rope_scaling.max_position_embeddings": ...,  # that of the text
         "vision_feature_layer": -1,
         "vision_feature_select_strategy": "full",

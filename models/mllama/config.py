@@ -19,7 +19,7 @@ def _tile(hf: Mapping[str, Any]) -> Any:
 
 class MllamaConfig(nn.DecoderConfig, nn.ImageConfig):
     unread = ("cross_layers",)
-    assumed = {
+    fixed = {
         "vision_config.supported_aspect_ratios": _grids,
         "preprocessor:size.height": _tile,
         "preprocessor:size.width": _tile,

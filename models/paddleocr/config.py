@@ -21,7 +21,7 @@ def _size(key: str) -> tuple[str, str]:
 
 
 class PaddleOCRConfig(nn.DecoderConfig, nn.ImageConfig):
-    assumed = {
+    fixed = {
         "use_bias": ...,  # the tensors tell
         "vision_config.num_channels": 3,
         "vision_config.image_size": ...,  # the tensor of positions tells

@@ -15,7 +15,7 @@ def _pattern(hf: Mapping[str, Any]) -> list[bool] | None:
 
 
 class Qwen2Config(nn.DecoderConfig):
-    assumed = {"max_window_layers": ...}  # read where there are windows
+    fixed = {"max_window_layers": ...}  # read where there are windows
 
     eps: float = kv("attention.layer_norm_rms_epsilon", hf="rms_norm_eps", default=1e-6)
     context: int = kv("context_length", hf="max_position_embeddings", default=32768)

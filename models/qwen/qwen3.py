@@ -25,7 +25,7 @@ def _pattern(hf: Mapping[str, Any]) -> list[bool] | None:
 
 class Qwen3Config(nn.DecoderConfig):
     # Read where there are windows; the tensors tell which layers have experts.
-    assumed = {"max_window_layers": ..., "mlp_only_layers": ..., "decoder_sparse_step": ...}
+    fixed = {"max_window_layers": ..., "mlp_only_layers": ..., "decoder_sparse_step": ...}
 
     eps: float = kv("attention.layer_norm_rms_epsilon", hf="rms_norm_eps", default=1e-6)
     context: int = kv("context_length", hf="max_position_embeddings", default=32768)

@@ -33,7 +33,7 @@ class Qwen3VLConfig(nn.DecoderConfig, nn.GridConfig):
 
 class Qwen3VLMoeConfig(Qwen3VLConfig):
     # The tensors tell which layers have experts.
-    assumed = {"mlp_only_layers": ..., "decoder_sparse_step": ...}
+    fixed = {"mlp_only_layers": ..., "decoder_sparse_step": ...}
 
     experts: int = kv("expert_count", hf=("num_experts", "num_local_experts"))
     experts_used: int = kv("expert_used_count", hf="num_experts_per_tok")

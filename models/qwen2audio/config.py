@@ -18,7 +18,7 @@ def _pattern(hf: Mapping[str, Any]) -> list[bool] | None:
 
 
 class Qwen2AudioConfig(nn.DecoderConfig, nn.AudioConfig):
-    assumed = {
+    fixed = {
         "max_window_layers": ...,  # read where there are windows
         "processor:audio_token": "<|AUDIO|>",
         "processor:audio_bos_token": "<|audio_bos|>",

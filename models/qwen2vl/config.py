@@ -58,7 +58,7 @@ FASTEST = 1000  # positions of a second; published models have up to 25
 
 class Qwen2VLConfig(nn.DecoderConfig, nn.VideoConfig):
     unread = ("vit_ffn",)
-    assumed = {
+    fixed = {
         "max_window_layers": ...,  # read where there are windows
         "vision_config.hidden_size": ...,  # the tensors tell
         "vision_config.out_hidden_size": ...,

@@ -33,7 +33,7 @@ def _inner(hf: Mapping[str, Any]) -> int:
 
 
 class Qwen35Config(nn.DecoderConfig, nn.GridConfig):
-    assumed = {
+    fixed = {
         "layer_types": ...,  # read
         # Layers that guess further tokens are not loaded.
         "mtp_num_hidden_layers": ...,

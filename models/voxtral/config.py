@@ -29,7 +29,7 @@ def _stack(hf: Mapping[str, Any]) -> int | None:
 
 
 class VoxtralConfig(nn.DecoderConfig, nn.AudioConfig):
-    assumed = {
+    fixed = {
         "features:truncation": ...,  # the processor says otherwise
         "audio_config.head_dim": ...,  # it follows from the heads
         "audio_config.num_key_value_heads": ...,

@@ -21,7 +21,7 @@ def _encoder(key: str, hf: str, least: int = 1, divides: str | None = None) -> A
 
 class WhisperConfig(Config):
     unread = ("suppressed", "never_first", "multilingual")
-    assumed = {
+    fixed = {
         "num_hidden_layers": lambda hf: hf["encoder_layers"],
         "scale_embedding": False,
         "use_weighted_layer_sum": False,

@@ -1,4 +1,4 @@
-"""Keys of a config.json: each is read, has the value that is assumed, or is refused."""
+"""Keys of a config.json: each is read, has the fixed value, or is refused."""
 
 from __future__ import annotations
 
@@ -349,13 +349,13 @@ def test_a_vocabulary_reads_no_key(tmp_path: Path, monkeypatch: Any):
 @pytest.mark.parametrize(
     ("line", "wrong"),
     [
-        ('assumed = {"clip_qkv": 5.0}', False),
-        ('assumed = {"clip_qkv": ...}', False),
-        ('assumed = {"clip_qkv": lambda hf: hf["my_number"] + 3.0}', False),
-        ('assumed = {"clip_qkv": 4.0}', True),
+        ('fixed = {"clip_qkv": 5.0}', False),
+        ('fixed = {"clip_qkv": ...}', False),
+        ('fixed = {"clip_qkv": lambda hf: hf["my_number"] + 3.0}', False),
+        ('fixed = {"clip_qkv": 4.0}', True),
     ],
 )
-def test_an_author_says_what_is_assumed(tmp_path: Path, monkeypatch: Any, line: str, wrong: bool):
+def test_an_author_declares_fixed_values(tmp_path: Path, monkeypatch: Any, line: str, wrong: bool):
     reads = {"clip_qkv": 1.0, "layer_types": None}
     monkeypatch.setattr("ggmodel.workbench.check.keys_read", lambda *_: reads)
     found = own(tmp_path, UNREAD | {"layer_types": [FULL] * 2}, line)
@@ -392,7 +392,7 @@ class ScoredLlama(Llama):
 
 
 class Unscored(LlamaConfig):
-    assumed = {"rope_scaling.mscale_all_dim": ...}
+    fixed = {"rope_scaling.mscale_all_dim": ...}
 
 
 class UnscoredLlama(Llama):

@@ -55,7 +55,7 @@ TWICE = "mscale_all_dim"
 TWICE_SAID = (
     "; some models scale scores of attention by it. If the reference does, name it in a "
     "hyperparameter, hf='rope_scaling.mscale_all_dim', and multiply them by "
-    "nn.paper_magnitude(h.rope_factor, h.NAME) ** 2; if not, put it into `assumed`"
+    "nn.paper_magnitude(h.rope_factor, h.NAME) ** 2; if not, put it into `fixed`"
 )
 _SPELLINGS = ("sliding_window_pattern", "_sliding_window_pattern", "max_window_layers")
 _USUAL = {"rope_type": "default", "type": "default", "partial_rotary_factor": 1.0}
@@ -181,10 +181,10 @@ def unread_keys(
     reference = reference or {}
     declared = config_class(architecture)
     named = [h for _, field, *_ in key_fields(declared) for h in field.hf if isinstance(h, str)]
-    read = hf.looked_up.union(named)  # before assumed values are computed
+    read = hf.looked_up.union(named)  # before fixed values are computed
     is_recorded = recorded(raw) is not None
-    assumed = _assumed(declared)
-    prepared = {n.partition(":")[0] for n in (*named, *assumed) if ":" in n}
+    fixed = _fixed(declared)
+    prepared = {n.partition(":")[0] for n in (*named, *fixed) if ":" in n}
     if architecture.takes_items():
         prepared.add("preprocessor")
     reference = {
@@ -198,7 +198,7 @@ def unread_keys(
     unread: dict[str, str] = {}
     for path in (*leaves, *absent):
         names = _canonical(path)
-        key = next(iter(names & assumed.keys()), None)
+        key = next(iter(names & fixed.keys()), None)
         default = _default(path, reference)
         value = leaves.get(path, default)
         grid = path.startswith("vision_config.") and _of_rope(path) is not None
@@ -209,7 +209,7 @@ def unread_keys(
             key is None and not scores and (path not in leaves or _has_no_effect(path))
         ):
             continue
-        supported = default if key is None else assumed[key]
+        supported = default if key is None else fixed[key]
         supported = supported(hf.config) if callable(supported) else supported
         counts = path in reference or _of_rope(path) is not None
         if counts and supported is not ... and (value or None) != (supported or None):
@@ -306,9 +306,9 @@ def _default(path: str, reference: Mapping[str, Any]) -> Any:
     return _USUAL.get(key) if reference.get(path) is None else reference[path]
 
 
-def _assumed(declared: type[Config]) -> dict[str, Any]:
-    """The assumed values of a class and those that it inherits from."""
+def _fixed(declared: type[Config]) -> dict[str, Any]:
+    """The fixed values of a class and those that it inherits from."""
     values: dict[str, Any] = {}
     for cls in reversed(declared.__mro__):
-        values |= vars(cls).get("assumed", {})
+        values |= vars(cls).get("fixed", {})
     return values

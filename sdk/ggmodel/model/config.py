@@ -44,7 +44,7 @@ class Config:
 
     Attributes:
         loaded_context: positions of a sequence in the loaded model; 0 outside of loaded models.
-        assumed: key of a Hugging Face config that no field reads → its only supported value, a
+        fixed: key of a Hugging Face config that no field reads → its only supported value, a
             function of the config that gives it, or `...` if all values mean the same. Keys of
             the classes that it inherits from stay.
         unread: fields that no forward reads: other programs ask for their keys, or those that
@@ -52,7 +52,7 @@ class Config:
     """
 
     loaded_context = 0
-    assumed: ClassVar[Mapping[str, Any]] = {}
+    fixed: ClassVar[Mapping[str, Any]] = {}
     unread: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, **values: Any):

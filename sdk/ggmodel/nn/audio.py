@@ -31,7 +31,7 @@ _FRAME = 400  # samples in one
 
 
 def whisper_features(part: str = "") -> dict[str, Any]:
-    """The keys of Whisper's feature extractor, and their only values, for `Config.assumed`.
+    """The keys of Whisper's feature extractor, and their only values, for `Config.fixed`.
 
     Args:
         part: of config.json, which has the encoder's keys.
@@ -61,7 +61,7 @@ class AudioConfig(Config):
     """The hyperparameters of a model of text with such an encoder, as audio_config has them. The
     usual ones are those of Whisper's large ones."""
 
-    assumed = {**whisper_features("audio_config"), "audio_config.scale_embedding": False}
+    fixed = {**whisper_features("audio_config"), "audio_config.scale_embedding": False}
 
     mels: int = audio_kv("num_mel_bins", "num_mel_bins", usual=128, least=1)
     # llama.cpp's files have none.

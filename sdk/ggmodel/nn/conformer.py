@@ -162,7 +162,7 @@ class ConformerConv(Module):
 
 
 def mel_features(mel: Callable[..., Any]) -> dict[str, Any]:
-    """The keys of a spectrum's feature extractor, for `Config.assumed`.
+    """The keys of a spectrum's feature extractor, for `Config.fixed`.
 
     Args:
         mel: `audio.gemma_mel`, or a `functools.partial` of it with other defaults.

@@ -125,7 +125,7 @@ def local_layers(pattern: list, layers: int, window: int) -> list[bool]:
 class DecoderConfig(RopeConfig):
     """The usual hyperparameters of a decoder; a subclass redeclares those that differ."""
 
-    assumed = {"layer_types": lambda hf: ["full_attention"] * hf["num_hidden_layers"]}
+    fixed = {"layer_types": lambda hf: ["full_attention"] * hf["num_hidden_layers"]}
 
     layers: int = kv("block_count", hf="num_hidden_layers")
     width: int = kv("embedding_length", hf="hidden_size")

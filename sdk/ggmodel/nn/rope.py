@@ -308,7 +308,7 @@ class RopeConfig(Config):
     unless it has a field for that of local layers.
     """
 
-    assumed = {"rope_parameters.sliding_attention.rope_theta": _global_base}
+    fixed = {"rope_parameters.sliding_attention.rope_theta": _global_base}
 
     rope_base: float = kv(
         "rope.freq_base",

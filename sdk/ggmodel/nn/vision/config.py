@@ -65,7 +65,7 @@ class ImageConfig(Config):
         ConfigError: a mean or a deviation is no list of three numbers, or a deviation is 0.
     """
 
-    assumed = {
+    fixed = {
         "preprocessor:do_resize": True,
         "preprocessor:do_rescale": True,
         "preprocessor:rescale_factor": 1 / 255,

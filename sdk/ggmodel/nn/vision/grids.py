@@ -75,7 +75,7 @@ def _merger_order(hf: Mapping[str, Any]) -> list[int] | None:
 class GridConfig(VideoConfig):
     """The hyperparameters of a model with such a tower."""
 
-    assumed = {
+    fixed = {
         "rope_parameters.mrope_interleaved": True,
         "vision_config.out_hidden_size": lambda hf: hf["hidden_size"],
         "vision_config.temporal_patch_size": PAIR,

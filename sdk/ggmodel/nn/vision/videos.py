@@ -67,8 +67,8 @@ class VideoConfig(ImageConfig):
         ConfigError: an impossible number of frames, or more than a million a second.
     """
 
-    assumed = {
-        **{key.replace("preprocessor", "video"): v for key, v in ImageConfig.assumed.items()},
+    fixed = {
+        **{key.replace("preprocessor", "video"): v for key, v in ImageConfig.fixed.items()},
         "video:num_frames": None,
     }
 
@@ -79,7 +79,7 @@ class VideoConfig(ImageConfig):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         same = {f"video:{k}": _as_pictures(cls, k) for k in ("image_mean", "image_std", "resample")}
-        cls.assumed = {**same, **vars(cls).get("assumed", {})}
+        cls.fixed = {**same, **vars(cls).get("fixed", {})}
 
     def __init__(self, **values: Any):
         super().__init__(**values)
