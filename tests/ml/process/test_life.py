@@ -466,7 +466,7 @@ def test_it_answers_late(runner: RunnerProcess, in_process: Make):
 def test_states_are_freed_once_the_process_has_time(
     runner: RunnerProcess, in_process: Make, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(process_backend, "_PATIENCE", 0.05)
+    monkeypatch.setattr(process_backend, "_TIMEOUT", 0.05)
     backend = in_process(runner, WIDE)
     cache = backend.new_context()
     cache.layer(0).zeros(DType.F32, 1000)

@@ -17,7 +17,7 @@ import pytest
 
 import ggmodel
 from ggmodel.errors import Busy, DeviceLost
-from ggmodel.ml.process.watchdog import Expectation
+from ggmodel.ml.process.watchdog import StepTimes
 from tests.conftest import ROOT
 
 STORIES = ROOT / "examples" / "assets" / "stories.gguf"
@@ -270,15 +270,15 @@ def test_a_slow_network_is_no_silence(worker: Callable, proxy: Callable):
 
 
 def test_steps_are_expected_to_take_as_long_as_the_longest_of_their_size():
-    expected = Expectation()
-    assert expected.seconds(512) == 128  # nothing is known
-    expected.took(500, 20.0)
-    expected.took(500, 10.0)
-    assert expected.seconds(512) == 20
-    assert expected.seconds(400) == 20
-    assert expected.seconds(1) == 20
-    assert expected.seconds(1024) == 40
-    expected.took(1, 0.1)
-    assert expected.seconds(1) == 0.1
-    assert expected.seconds(64) == pytest.approx(6.4)
-    assert expected.seconds(512) == 20
+    times = StepTimes()
+    assert times.seconds(512) == 128  # nothing is known
+    times.took(500, 20.0)
+    times.took(500, 10.0)
+    assert times.seconds(512) == 20
+    assert times.seconds(400) == 20
+    assert times.seconds(1) == 20
+    assert times.seconds(1024) == 40
+    times.took(1, 0.1)
+    assert times.seconds(1) == 0.1
+    assert times.seconds(64) == pytest.approx(6.4)
+    assert times.seconds(512) == 20

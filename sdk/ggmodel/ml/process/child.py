@@ -41,7 +41,7 @@ from .protocol import (
     pack_error,
     unpack_graph,
 )
-from .watchdog import Patience
+from .watchdog import Watchdog
 
 _FREQUENT = ("run", "value")  # after these no graph has ended
 _LISTENING, _SOON = 4, 3.0  # threads that answer over HTTP; seconds for a question to come
@@ -89,7 +89,7 @@ class Service:
         self._held: dict[int, _Held] = {}
         self._compiled: dict[int, _Compiled] = {}
         self._workers: Any = None
-        self._patience: Patience | None = None
+        self._watchdog: Watchdog | None = None
         self._end: socket.socket | None = None  # for questions over HTTP
 
     def serve(self) -> None:
@@ -107,10 +107,10 @@ class Service:
 
     def _answer(self, request: Request) -> Answer:
         self._number, failed = request.number, False
-        patience = self._patience  # not one that the request makes
-        if patience is not None:
+        watchdog = self._watchdog  # not one that the request makes
+        if watchdog is not None:
             run = self._compiled.get(request.args[0]) if request.kind == "run" else None
-            patience.begin(run.tokens if run is not None else 0)
+            watchdog.begin(run.tokens if run is not None else 0)
         try:
             for number in request.dropped:
                 self._drop(number)
@@ -122,8 +122,8 @@ class Service:
             ended = [n for n, c in self._compiled.items() if not c.executable.valid]
             for number in ended:
                 self._drop(number)
-        if patience is not None:
-            patience.end()
+        if watchdog is not None:
+            watchdog.end()
         return Answer(request.number, failed, content, ended)
 
     def send(self, message: Answer | Event | Record | Silence) -> None:
@@ -183,7 +183,7 @@ class Service:
         from .workers import Workers
 
         self._workers = Workers(silence, self.send)
-        self._patience = self._workers.patience
+        self._watchdog = self._workers.watchdog
 
     def connect(self, endpoint: str) -> None:
         """Adds a worker; see `Workers.connect`."""
@@ -212,8 +212,8 @@ class Service:
                 answer(connection, b"", routes)
 
     def _info(self) -> list[dict[str, Any]]:
-        patience = self._patience
-        if patience is not None and not patience.begin(timeout=_SOON):
+        watchdog = self._watchdog
+        if watchdog is not None and not watchdog.begin(timeout=_SOON):
             # All threads have one connection to a worker.
             raise ComputeError(
                 "a request is under way, and devices of workers cannot be asked; ask again"
@@ -221,8 +221,8 @@ class Service:
         try:
             return [device.to_json() for device in self.devices()]
         finally:
-            if patience is not None:
-                patience.end()
+            if watchdog is not None:
+                watchdog.end()
 
     def _active(self) -> list[dict[str, str]]:
         active = {device for held in list(self._held.values()) for device in held.devices}
@@ -321,8 +321,8 @@ class Service:
             storage.array = values[i]
         compiled.executable.run(values)
         outputs = [compiled.executable.value(node) for node in compiled.outputs]
-        if self._patience is not None:
-            self._patience.ran(compiled.tokens, bool(outputs))
+        if self._watchdog is not None:
+            self._watchdog.ran(compiled.tokens, bool(outputs))
         return outputs
 
     def value(self, number: int, place: int) -> np.ndarray:

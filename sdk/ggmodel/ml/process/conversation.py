@@ -88,10 +88,10 @@ class Child:
         """Whether another program ended it; ggml ends a process with SIGABRT."""
         return was_killed(self.process.returncode)
 
-    def _reap(self, patience: float) -> bool:
+    def _reap(self, timeout: float) -> bool:
         """Waits for the end; False if it had to be forced."""
         try:
-            self.process.wait(patience)
+            self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

@@ -20,7 +20,7 @@ from .conversation import NoAnswer
 from .protocol import Leaf, describe, pack_graph
 from .runner_process import RunnerProcess
 
-_PATIENCE = 2.0  # seconds for requests without which closing can go on
+_TIMEOUT = 2.0  # seconds for requests without which closing can go on
 
 
 class ProcessBackend(Backend):
@@ -76,7 +76,7 @@ class ProcessBackend(Backend):
         """
         if self.runner.usable:
             try:
-                self._ask(kind, *args, timeout=_PATIENCE)
+                self._ask(kind, *args, timeout=_TIMEOUT)
             except NoAnswer:
                 return False
             except Error:

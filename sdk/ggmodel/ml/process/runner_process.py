@@ -295,7 +295,7 @@ class RunnerProcess(Conversation, Closing):
         return self._child.process.poll() is not None
 
 
-_PATIENCE = 30.0  # seconds; a sleeping device takes several to wake
+_TIMEOUT = 30.0  # seconds; a sleeping device takes several to wake
 
 
 @dataclass(frozen=True)
@@ -313,7 +313,7 @@ class LocalDevices:
     left_out: dict[str, str] = field(default_factory=dict)
 
 
-def local_devices(timeout: float = _PATIENCE) -> LocalDevices:
+def local_devices(timeout: float = _TIMEOUT) -> LocalDevices:
     """Looks for devices in a process of its own, and tries each that may be listed and crash when
     used (`DeviceInfo.needs_init_validation`) in another one.
 

@@ -33,7 +33,7 @@ Wait = tuple[int, str, str, bytes]
 _SLEEPS = "\nvoluntary_ctxt_switches:"  # of proc_pid_status(5), the last but one line
 
 
-class Expectation:
+class StepTimes:
     """The longest steps so far, by their number of tokens, rounded up to a power of two."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ def _rounded(tokens: int) -> int:
     return 1 << max(0, tokens - 1).bit_length()
 
 
-class Patience:
+class Watchdog:
     """Limits the silence of this process's workers.
 
     Args:
@@ -76,7 +76,7 @@ class Patience:
 
     def __init__(self, seconds: float, tell: Callable[[Silence], None], wait: Callable[[], None]):
         self._seconds, self._tell, self._wait = float(seconds), tell, wait
-        self._expected = Expectation()
+        self._times = StepTimes()
         self._ends: dict[int, tuple[str, socket.socket]] = {}  # by ggml's number for it
         self._queue: list[int] = []  # tokens of the steps that may not be computed yet
         self._spent = 0.0  # seconds of requests since the first of them, without this one
@@ -86,7 +86,7 @@ class Patience:
         self._turn = threading.Lock()  # of requests
         self._watches = _tells_waits()
         if self._watches:
-            threading.Thread(target=self._watch, name="ggmodel-patience", daemon=True).start()
+            threading.Thread(target=self._watch, name="ggmodel-watchdog", daemon=True).start()
 
     def add(self, endpoint: str, connect: Callable[[], object]) -> None:
         """Watches the connections that `connect` opens."""
@@ -106,7 +106,7 @@ class Patience:
             return False
         try:
             steps = [*self._queue, tokens] if tokens else self._queue
-            allowed = self._seconds + _FACTOR * sum(map(self._expected.seconds, steps))
+            allowed = self._seconds + _FACTOR * sum(map(self._times.seconds, steps))
             if allowed != self.allowed:
                 self.allowed = allowed
                 self._bound()
@@ -126,14 +126,14 @@ class Patience:
                 tells how long it takes.
         """
         self._queue.append(tokens)
-        if not answered and len(self._queue) < _QUEUE and self._expected.knows(tokens):
+        if not answered and len(self._queue) < _QUEUE and self._times.knows(tokens):
             return
         if not answered or len(self._queue) > 1:
             self._wait()
         spent = self._spent + time.monotonic() - (self._began or 0.0)
         whole = sum(self._queue)
         for n in self._queue:
-            self._expected.took(n, spent * n / whole)
+            self._times.took(n, spent * n / whole)
         self._queue.clear()
 
     def end(self) -> None:

@@ -11,7 +11,7 @@ from ...native import ffi, lib, prefix, proc
 from ..ggml.memory import Arena
 from ..ggml.worker import watch
 from .protocol import Silence
-from .watchdog import Patience
+from .watchdog import Watchdog
 
 _ADD_SERVER = "ggml_backend_rpc_add_server"
 
@@ -24,14 +24,14 @@ class Workers:
         tell: sends a message to the parent.
 
     Attributes:
-        patience: limits their silence.
+        watchdog: limits their silence.
 
     Raises:
         Unsupported: this ggml has no RPC backend.
     """
 
     def __init__(self, silence: float, tell: Callable[[Silence], None]) -> None:
-        self.patience = Patience(silence, tell, self._wait)
+        self.watchdog = Watchdog(silence, tell, self._wait)
         registry = lib.ggml_backend_reg_by_name(b"RPC")
         if not registry:
             raise Unsupported(
@@ -49,7 +49,7 @@ class Workers:
         Raises:
             DeviceLost: it has another version of ggml, or no devices.
         """
-        self.patience.add(endpoint, lambda: self._connect(endpoint))
+        self.watchdog.add(endpoint, lambda: self._connect(endpoint))
 
     def _connect(self, endpoint: str) -> None:
         with self._messages:
