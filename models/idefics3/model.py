@@ -80,12 +80,12 @@ class Idefics3(nn.Decoder, nn.VideoVision, text="model.text_model"):
         inputs: list[Input | str] = []
         for i, tile in enumerate(image[:-1]):
             row, column = divmod(i, columns)
-            inputs += self._laid(f"<row_{row + 1}_col_{column + 1}>", tile)
+            inputs += self._inputs(f"<row_{row + 1}_col_{column + 1}>", tile)
             inputs += ["\n"] if column == columns - 1 else []
         inputs += ["\n"] if len(image) > 1 else []
-        return [*inputs, *self._laid(WHOLE, image[-1]), FAKE]
+        return [*inputs, *self._inputs(WHOLE, image[-1]), FAKE]
 
-    def _laid(self, name: str, tile: MultimodalEmbedding) -> list[Input | str]:
+    def _inputs(self, name: str, tile: MultimodalEmbedding) -> list[Input | str]:
         one = Input(self.token_id(self.image_marker, default=0))
         return [FAKE + name, Input(one.token, tile), *[one] * (len(tile) - 1)]
 
@@ -126,5 +126,5 @@ class Idefics3(nn.Decoder, nn.VideoVision, text="model.text_model"):
         """Each frame behind its time."""
         inputs: list[Input | str] = [introduction(len(video), video[0].data[1])]
         for frame in video:
-            inputs += [moment(frame.data[0]), *self._laid(WHOLE, frame), FAKE]
+            inputs += [moment(frame.data[0]), *self._inputs(WHOLE, frame), FAKE]
         return [*inputs, "\n\n"]

@@ -80,9 +80,9 @@ class InternVL(nn.Decoder, nn.VideoVision, text=("language_model.model", "model.
 
     def image_inputs(self, image: list[MultimodalEmbedding]) -> list[Input]:
         (one,) = image
-        return self._laid(one)
+        return self._inputs(one)
 
-    def _laid(self, one: MultimodalEmbedding) -> list[Input]:
+    def _inputs(self, one: MultimodalEmbedding) -> list[Input]:
         named = ("<img>", 151665), (self.image_marker, 151667), ("</img>", 151666)
         begin, row, end = (Input(self.token_id(name, default=i)) for name, i in named)
         return [begin, Input(row.token, one), *[row] * (len(one) - 1), end]
@@ -114,5 +114,5 @@ class InternVL(nn.Decoder, nn.VideoVision, text=("language_model.model", "model.
         """Each frame behind its number."""
         inputs: list[Input | str] = []
         for i, frame in enumerate(video):
-            inputs += ["\n" * (i > 0) + f"Frame{i + 1}: ", *self._laid(frame)]
+            inputs += ["\n" * (i > 0) + f"Frame{i + 1}: ", *self._inputs(frame)]
         return inputs

@@ -110,9 +110,9 @@ class Qwen2VL(nn.Decoder, nn.VideoVision, text=("model", "model.language_model")
         return [Multimodal(merged, (times, rows // h.merge, columns // h.merge))]
 
     def image_inputs(self, image: list[MultimodalEmbedding]) -> list[Input]:
-        return self._laid(image, "image_pad", 151655)
+        return self._inputs(image, "image_pad", 151655)
 
-    def _laid(self, item: list[MultimodalEmbedding], pad: str, usual: int) -> list[Input]:
+    def _inputs(self, item: list[MultimodalEmbedding], pad: str, usual: int) -> list[Input]:
         (one,) = item
         start, pad_input, end = (
             Input(self.token_id(f"<|{name}|>", default=default))
@@ -150,4 +150,4 @@ class Qwen2VL(nn.Decoder, nn.VideoVision, text=("model", "model.language_model")
         return self._encoded(ctx, video, "video_grid_thw")
 
     def video_inputs(self, video: list[MultimodalEmbedding]) -> list[Input | str]:
-        return [*self._laid(video, "video_pad", 151656)]
+        return [*self._inputs(video, "video_pad", 151656)]

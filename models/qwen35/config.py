@@ -35,15 +35,15 @@ def _inner(hf: Mapping[str, Any]) -> int:
 class Qwen35Config(nn.DecoderConfig, nn.GridConfig):
     fixed = {
         "layer_types": ...,  # read
-        # Layers that guess further tokens are not loaded.
+        # MTP layers are not loaded.
         "mtp_num_hidden_layers": ...,
         "mtp_use_dedicated_embeddings": ...,
         "attn_output_gate": True,
     }
 
     blocks: int = kv("block_count", hf="num_hidden_layers")
-    guessing: int = kv("nextn_predict_layers", default=0, least=0)
-    layers: Any = property(lambda h: h.blocks - h.guessing)
+    mtp_layers: int = kv("nextn_predict_layers", default=0, least=0)
+    layers: Any = property(lambda h: h.blocks - h.mtp_layers)
     ffn: int = kv("feed_forward_length", hf="intermediate_size")
     head_dim: int = kv("attention.key_length", hf="head_dim", default=256)
     eps: float = kv("attention.layer_norm_rms_epsilon", hf="rms_norm_eps", default=1e-6)

@@ -143,14 +143,14 @@ class Qwen35(nn.Decoder, nn.GridVision, text=("model", "model.language_model")):
 
     @property
     def ignore(self) -> tuple[str, ...]:
-        """Layers that guess further tokens stand behind all others."""
+        """MTP layers, which draft further tokens, stand behind all others."""
         h = self.config
         return tuple(f"blk.{i}.*" for i in range(h.layers, h.blocks))
 
     def validate(self) -> None:
         h, tensors = self.config, [isinstance(layer.attn, DeltaNet) for layer in self.layers]
         if h.layers < 1:
-            raise ConfigError(f"{h.guessing} of {h.blocks} layers only guess; none is left")
+            raise ConfigError(f"{h.mtp_layers} of {h.blocks} layers are MTP layers; none is left")
         if h.recurrent != tensors:
             declared, stored = ([i for i, x in enumerate(of) if x] for of in (h.recurrent, tensors))
             raise ConfigError(

@@ -63,12 +63,12 @@ class Step:
     def shape(self) -> tuple[int, int, tuple[int, ...]]:
         """(tokens, outputs, (rows of the spans, their width, widths of their parts …)): graphs
         depend on these."""
-        laid: tuple[int, ...] = (0, 0)
+        embedded: tuple[int, ...] = (0, 0)
         if self.spans:
             rows = sum(span.count for span in self.spans)
             widths = max((span.embedding.widths for span in self.spans), key=len)
-            laid = rows, self.spans[0].embedding.width, *widths
-        return len(self.tokens), len(self.outputs), laid
+            embedded = rows, self.spans[0].embedding.width, *widths
+        return len(self.tokens), len(self.outputs), embedded
 
     def compute_images(self) -> None:
         """Computes the items of all spans that have not been."""

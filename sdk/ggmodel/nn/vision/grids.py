@@ -344,20 +344,20 @@ class GridVision(VideoVision):
             for i in range(frames)
         ]
         encoded, parts = self.vision(ctx, (patches[0], patches[-1]), rows, columns)
-        laid, data = self.projector(encoded), (1, rows // h.merge, columns // h.merge)
+        embedded, data = self.projector(encoded), (1, rows // h.merge, columns // h.merge)
         n = data[1] * data[2]
         cuts = [(n * i, n * (i + 1)) for i in range(pairs)]
         if pairs == 1:
-            return [Multimodal(laid, data, parts=parts)]
+            return [Multimodal(embedded, data, parts=parts)]
         return [
-            Multimodal(laid.slice(1, *cut), data, parts=[part.slice(1, *cut) for part in parts])
+            Multimodal(embedded.slice(1, *cut), data, parts=[part.slice(1, *cut) for part in parts])
             for cut in cuts
         ]
 
     def image_inputs(self, image: list[MultimodalEmbedding]) -> list[Input]:
-        return [one for part in image for one in self._laid(part, 1)]
+        return [one for part in image for one in self._inputs(part, 1)]
 
-    def _laid(self, part: MultimodalEmbedding, pad: int) -> list[Input]:
+    def _inputs(self, part: MultimodalEmbedding, pad: int) -> list[Input]:
         """The inputs of a picture or of a pair of frames."""
         ids = [self.token_id(text, default=id) for text, id in self.frame.items()]
         return [Input(ids[0]), *part.inputs(ids[pad]), Input(ids[-1])]
@@ -401,5 +401,5 @@ class GridVision(VideoVision):
         """Each pair of frames behind its time."""
         inputs: list[Input | str] = []
         for part in video:
-            inputs += [f"<{part.data[3]:.1f} seconds>", *self._laid(part, 2)]
+            inputs += [f"<{part.data[3]:.1f} seconds>", *self._inputs(part, 2)]
         return inputs
