@@ -22,7 +22,7 @@ from .options import (
     expanded,
     prompt_of,
 )
-from .requests import Item
+from .requests import MediaFile
 from .terminal import console, count, report, table
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def diff(
     everything: _All = False,
     as_json: Json = False,
     *,
-    item: Item,
+    item: MediaFile,
     loading: Loading,
 ) -> None:
     """Compare a model with transformers, module by module.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(kw_only=True)
-class Items:
+class MediaFiles:
     """Files that go with a prompt."""
 
     image: list[str] | None = option(  # noqa: RUF009  # a field
@@ -38,7 +38,7 @@ class Items:
 
 
 @dataclass(kw_only=True)
-class Item:
+class MediaFile:
     """A file that goes with a prompt."""
 
     image: str | None = option(None, "Image for the prompt.", metavar="FILE")

@@ -12,7 +12,7 @@ from ..errors import Error, PromptError
 from .ending import Terminated
 from .loading import Loading
 from .options import File, expanded, read_line, read_prompt, read_text, utf8
-from .requests import Answering, Items, print_answer
+from .requests import Answering, MediaFiles, print_answer
 from .terminal import dim, note, printable, say, styled
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def run(
         bool, typer.Option("--echo/--no-echo", help="Print the prompt before the answer.")
     ] = True,
     *,
-    items: Items,
+    items: MediaFiles,
     answering: Answering,
     loading: Loading,
 ) -> None:
@@ -127,7 +127,7 @@ def chat(
         typer.Option(metavar="FILE", help="Jinja chat template to use instead of the model's own."),
     ] = None,
     *,
-    items: Items,
+    items: MediaFiles,
     answering: Answering,
     loading: Loading,
 ) -> None:

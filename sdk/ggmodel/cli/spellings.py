@@ -73,10 +73,10 @@ def _explained(args: Sequence[str], options: dict[str, Sequence[str]]) -> str:
 def _hint(name: str, options: dict[str, Sequence[str]]) -> str:
     from ..runner.options import OF_LOADING, OF_REQUESTS
     from .loading import Loading
-    from .requests import Answering, Items
+    from .requests import Answering, MediaFiles
 
     flags = {argument: max(spellings, key=len) for argument, spellings in options.items()}
-    of_answers = {f.name for kind in (Answering, Items) for f in fields(kind)}
+    of_answers = {f.name for kind in (Answering, MediaFiles) for f in fields(kind)}
     of_loading = {f.name for f in fields(Loading)}
     own = {name: name for name in of_answers | of_loading}
     hint = {**OF_LOADING, **OF_REQUESTS, **own, **_HERE}.get(name, "")

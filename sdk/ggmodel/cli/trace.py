@@ -10,7 +10,7 @@ import typer
 from ..errors import ConfigError
 from .loading import Loading
 from .options import File, Json, Prompt, Tokens, expanded, prompt_of
-from .requests import Item
+from .requests import MediaFile
 from .terminal import console, count, report, table
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def trace(
     ] = None,
     as_json: Json = False,
     *,
-    item: Item,
+    item: MediaFile,
     loading: Loading,
 ) -> None:
     """Show every intermediate tensor of a prompt.
