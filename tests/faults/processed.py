@@ -14,7 +14,8 @@ import numpy as np
 
 import tests.image
 from ggmodel.runner import LoadedModel
-from ggmodel.workbench.diff.inputs import placeholder_of, same_item, same_tokens
+from ggmodel.workbench.diff.inputs import placeholder_of, same_tokens
+from ggmodel.workbench.diff.preparation import same_item
 from ggmodel.workbench.golden import Golden, Picture
 from tests.faults.subjects import Subject
 from tests.image.noise import SIDE, SIZES, noise

@@ -55,11 +55,26 @@ residual_multiplier = 1.0: no case can see it; add one with another value
 
 Where no case can, cases.py says why: `UNSEEN = {{"blk.*.attn_k.bias": "softmax removes it"}}`, by
 the names of hyperparameters and tensors, or patterns of them. Texts, such as an
-activation's name, are not changed; nor is the preparation of images and sounds seen. A model that
+activation's name, are not changed; nor is the preparation of images and sounds. A model that
 differs from a golden is not judged. Hyperparameters that no forward reads at all are named by
 `ggmodel check`.
 
-Goldens are given pixels and spectra; their preparation is tested apart
+Pictures and sounds of the table are given as pixels and spectra. Beside them a case has files,
+whose preparation is compared from their bytes on: PNGs of noise and WAVs, which follow from their
+sizes, and are narrow, wide, below the least pixels, beyond the most. `prepared/CASE.npz` has what
+the processor of transformers makes of each within a prompt: pixels or spectrum, token ids, the
+logits of the last token. Pixels are equal within 1e-6 of the largest, for float32 steps round so;
+no level may differ, since both resize bytes with integers. Spectra are equal within 1e-5,
+Whisper's with transformers' computation in float64. The step in which they part is named, and the
+logits are compared only where all are equal:
+
+```
+images, file wide: preparation, resampling or padding: preprocess makes other pixels …
+```
+
+The processors are the usual ones, on torchvision; Idefics3's and SmolVLM's are those on Pillow,
+whose Lanczos the models follow. Voxtral's tokens are its parts put together, for its processor
+needs mistral-common. Llama 3.2 Vision and videos have no files here; they are tested apart
 ([images.md](images.md#pixels), [audio.md](audio.md#opened-and-prepared)).
 
 Tests hold all this, fused attention, and files by llama.cpp's converter. The references come from
@@ -98,6 +113,8 @@ def main() -> None:
     versions = set[str]()
     for folder in sorted(f.parent for f in HERE.glob("*/cases.py")):
         for outcome in check(folder):
+            if ", file " in outcome.case:  # equal, or the tests fail
+                continue
             row = row_of(folder.name, outcome)
             text += row
             print(row, end="")

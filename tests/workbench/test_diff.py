@@ -22,7 +22,8 @@ from ggmodel.model import PermuteRope, Pixels, find
 from ggmodel.workbench import golden
 from ggmodel.workbench.activations import errors
 from ggmodel.workbench.diff import diff
-from ggmodel.workbench.diff.inputs import fitting_context, placeholder_of, same_item, same_tokens
+from ggmodel.workbench.diff.inputs import fitting_context, placeholder_of, same_tokens
+from ggmodel.workbench.diff.preparation import same_item
 from ggmodel.workbench.diff.report import Diff, ModuleDiff, Wiring, judge, worst
 from tests.faults.source import MODELS, spelled
 from tests.golden.files import HERE as GOLDENS

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import ConfigError
+from ..errors import ConfigError, PromptError
 from .loading import Loading
 from .options import (
     File,
@@ -100,7 +100,12 @@ def diff(
                 saved.save(save_reference)
         elif prompt is not None or tokens is not None:
             same_prompt(saved, model.prompts.read(text).tolist(), reference or "")
-        result = compare(model, saved)
+        try:
+            result = compare(model, saved)
+        except PromptError as error:
+            if not differs:
+                raise
+            raise PromptError(f"{differs}; so no module is compared: {error}") from error
     result.prompt = differs
     result.remarks += remarks
     if html is not None:
@@ -151,7 +156,7 @@ def _run(
     prompt: str | list[int],
     item: tuple[str, str] | None,
 ) -> tuple[Activations, str]:
-    """The results of transformers, and how the prompts differ."""
+    """The results of transformers, and how the preparation of the item differs."""
     import numpy as np
 
     from ..chat.messages import OPTIONS
@@ -159,7 +164,8 @@ def _run(
     from ..convert.declaration import pairs
     from ..workbench import reference
     from ..workbench.diff import need_same_kind
-    from ..workbench.diff.inputs import placeholder_of, same_item, same_tokens
+    from ..workbench.diff.inputs import placeholder_of
+    from ..workbench.diff.preparation import differing
 
     with Checkpoint.open(folder) as checkpoint:
         config = checkpoint.config
@@ -179,9 +185,8 @@ def _run(
         data = dict(prepared.data)
         inputs = reference.item_inputs(folder, text, kind, opened)
         ours = model.prompts.with_items(text, {OPTIONS[kind]: [opened]})
-        differs = same_item(model, kind, prepared, inputs) or same_tokens(
-            model, list(ours), inputs["input_ids"].tolist(), placeholder_of(config, kind)
-        )
+        placeholder = placeholder_of(config, kind)
+        differs = differing(model, kind, prepared, inputs, list(ours), placeholder)
     embeds = model.model.only_embeds
     return reference.run(folder, names, inputs, image=data, embeds=embeds), differs
 

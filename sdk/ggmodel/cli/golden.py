@@ -55,9 +55,10 @@ def golden(
     Runs it on the tiny checkpoints of its goldens, in float32, and compares logits, greedy
     continuations, image embeddings and text embeddings with those of transformers. Each prompt is
     also computed in small batches, token by token, in a batch with a second sequence, after a
-    context shift, and with weights in F16, BF16 and Q8_0. The exit status is 1 if a result differs.
-    Where all are equal, each hyperparameter and weight is changed in turn, and those that no case
-    can see are named; --update refuses such cases. --update and --verify need torch and
+    context shift, and with weights in F16, BF16 and Q8_0. Pictures and sounds are prepared from
+    their files, and compared with the processor of transformers. The exit status is 1 if a result
+    differs. Where all are equal, each hyperparameter and weight is changed in turn, and those that
+    no case can see are named; --update refuses such cases. --update and --verify need torch and
     transformers.
     """
     if (checkpoint is not None) + update + verify > 1:
@@ -198,6 +199,9 @@ def _followed(
 def _print(outcomes: list[Outcome], everything: bool) -> None:
     rows: list[tuple[str, ...]] = []
     for o in outcomes:
+        if o.differs:
+            rows.append((o.case, str(o.rows), *[""] * 4, "DIFFERS"))
+            continue
         agree = sum(run.ok for run in o.runs)
         rows.append(
             (
@@ -217,6 +221,9 @@ def _print(outcomes: list[Outcome], everything: bool) -> None:
                 rows.append((f"  {run.name}", "", *numbers, "", "", verdict))
     header = ("case", "rows", "NMSE", "bound", "greedy", "runs", "")
     console().print(table(rows, header, right="1234", fold=0))
+    for o in outcomes:
+        if o.differs:
+            console().print(printable(f"{o.case}: {o.differs}"), style="bold red")
     for made_with in dict.fromkeys(_named(o.versions) for o in outcomes):
         console().print(f"goldens made with {made_with}", style="dim")
 

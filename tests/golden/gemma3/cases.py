@@ -13,7 +13,12 @@ from numpy.typing import NDArray
 from ggmodel.workbench.golden import Picture, weights
 
 NEWLINES, BEGIN, END, IMAGE = 64, 65, 66, 67  # special tokens, behind those of text
-SPECIAL = {"\n\n": NEWLINES, "<start_of_image>": BEGIN, "<end_of_image>": END}
+SPECIAL = {
+    "\n\n": NEWLINES,
+    "<start_of_image>": BEGIN,
+    "<end_of_image>": END,
+    "<image_soft_token>": IMAGE,
+}
 
 
 def text(**changes: Any) -> dict[str, Any]:
@@ -176,6 +181,32 @@ def embed(states: Any, layers: dict[str, Any]) -> Any:
     for weight in layers.values():
         vector = weight @ vector
     return vector
+
+
+# Preparation stretches each picture to a square.
+PICTURED = {
+    "wide": ("<start_of_image>", 61, 37),
+    "high": ("<start_of_image>", 30, 71),
+    "small": ("<start_of_image>", 5, 13),
+    "exact": ("<start_of_image>", 24, 24),
+}
+FILES = {"images": PICTURED}
+NAMED = {
+    "boi_token": "<start_of_image>",
+    "eoi_token": "<end_of_image>",
+    "image_token": "<image_soft_token>",
+}
+
+
+def processor(transformers: Any, config: dict[str, Any], tokenizer: Any) -> Any:
+    side = config["vision_config"]["image_size"]
+    means = {"image_mean": [0.5, 0.45, 0.4], "image_std": [0.27, 0.26, 0.28]}
+    images = transformers.Gemma3ImageProcessor(size={"height": side, "width": side}, **means)
+    return transformers.Gemma3Processor(
+        tokenizer=tokenizer,
+        image_processor=images,
+        image_seq_length=config["mm_tokens_per_image"],
+    )
 
 
 # Numbers that no case can see.

@@ -10,7 +10,15 @@ from ggmodel.workbench.golden import Picture, weights
 # Tokens of text, the last ones special; from there on those of images and of sounds.
 BREAKS, IMAGE_BEGIN, BEGIN, IMAGES, SOUNDS = 57, 58, 59, 64, 72
 IMAGE, END, SOUND = IMAGES + 1, SOUNDS, SOUNDS + 1
-SPECIAL = {"\n\n": BREAKS}
+SPECIAL = {
+    "\n\n": BREAKS,
+    "<start_of_image>": IMAGE_BEGIN,
+    "<image_soft_token>": IMAGE,
+    "<end_of_image>": IMAGES,
+    "<start_of_audio>": BEGIN,
+    "<audio_soft_token>": SOUND,
+    "<end_of_audio>": END,
+}
 LOCAL, FULL = "sliding_attention", "full_attention"
 
 
@@ -346,6 +354,38 @@ def image_rows(model: Any, inputs: dict[str, Any]) -> Any:
     found = rows.new_empty(len(rows) + 1, rows.shape[1])
     found[:-1], found[-1:] = rows, embed(input_ids=end)[0]
     return found
+
+
+FILES = {
+    "sounds": {"long": ("<audio_soft_token>", 4000), "short": ("<audio_soft_token>", 1111)},
+    "images": {
+        "wide": ("<image_soft_token>", 61, 37),
+        "small": ("<image_soft_token>", 13, 10),
+        "short": ("<audio_soft_token>", 1111),
+    },
+}
+NAMED = {
+    "image_token": "<image_soft_token>",
+    "boi_token": "<start_of_image>",
+    "eoi_token": "<end_of_image>",
+    "audio_token": "<audio_soft_token>",
+    "boa_token": "<start_of_audio>",
+    "eoa_token": "<end_of_audio>",
+}
+
+
+def processor(transformers: Any, config: dict[str, Any], tokenizer: Any) -> Any:
+    mels = config["audio_config"]["input_feat_size"]
+    images = transformers.SiglipImageProcessor(
+        size={"height": 32, "width": 32}, do_normalize=False, resample=2
+    )
+    return transformers.Gemma3nProcessor(
+        transformers.Gemma3nAudioFeatureExtractor(feature_size=mels),
+        images,
+        tokenizer,
+        audio_seq_length=config["audio_soft_tokens_per_image"],
+        image_seq_length=config["vision_soft_tokens_per_image"],
+    )
 
 
 # Numbers that no case can see.

@@ -9,7 +9,14 @@ from ggmodel.workbench.golden import Picture, weights
 
 BEGIN, IMAGE, END = 64, 65, 66  # special tokens, behind those of text
 SOUND_BEGIN, SOUND, SOUND_END = 67, 68, 69
-SPECIAL = {"<|image>": BEGIN, "<image|>": END, "<|audio>": SOUND_BEGIN, "<audio|>": SOUND_END}
+SPECIAL = {
+    "<|image>": BEGIN,
+    "<|image|>": IMAGE,
+    "<image|>": END,
+    "<|audio>": SOUND_BEGIN,
+    "<|audio|>": SOUND,
+    "<audio|>": SOUND_END,
+}
 LOCAL, FULL = "sliding_attention", "full_attention"
 
 
@@ -360,6 +367,48 @@ def router_logits(model: Any, inputs: dict[str, Any]) -> list[Any]:
     for hook in hooks:
         hook.remove()
     return found
+
+
+# Enlarged and reduced to whole squares of patches; one narrower than a square.
+FILES = {
+    "images": {
+        "wide": ("<|image|>", 61, 37),
+        "high": ("<|image|>", 10, 23),
+        "narrow": ("<|image|>", 5, 60),
+        "small": ("<|image|>", 7, 6),
+    },
+    "sounds": {
+        "long": ("<|audio|>", 4000),
+        "short": ("<|audio|>", 1111),
+        "wide": ("<|image|>", 40, 30),
+    },
+}
+NAMED = {
+    "image_token": "<|image|>",
+    "boi_token": "<|image>",
+    "eoi_token": "<image|>",
+    "audio_token": "<|audio|>",
+    "boa_token": "<|audio>",
+    "eoa_token": "<audio|>",
+}
+
+
+MELS = 16
+
+
+def processor(transformers: Any, config: dict[str, Any], tokenizer: Any) -> Any:
+    reference = transformers.models.gemma4.image_processing_gemma4
+    rows = config["vision_soft_tokens_per_image"]
+    reference._SUPPORTED_SOFT_TOKENS = (rows,)  # those of the released models are more
+    images = transformers.Gemma4ImageProcessor(
+        patch_size=4, pooling_kernel_size=2, max_soft_tokens=rows
+    )
+    return transformers.Gemma4Processor(
+        tokenizer=tokenizer,
+        image_processor=images,
+        feature_extractor=transformers.Gemma4AudioFeatureExtractor(feature_size=MELS),
+        video_processor=transformers.Gemma4VideoProcessor(),
+    )
 
 
 # Numbers that no case can see.

@@ -26,6 +26,7 @@ WATCHED = {
     **{text: 8 + i for i, text in enumerate(MOMENTS.values())},
 }
 SPECIAL |= WATCHED
+SPECIAL |= {f"<row_3_col_{column}>": 90 + column for column in (1, 2, 3)}
 
 
 def text(**changes: Any) -> dict[str, Any]:
@@ -163,6 +164,44 @@ def model_inputs(
 
 def image_rows(model: Any, inputs: dict[str, Any]) -> Any:
     return model.model.get_image_features(inputs["pixel_values"]).pooler_output[0]
+
+
+# The longer side becomes 60, and both whole tiles; the tiles have other proportions then.
+FILES = {
+    case: {
+        "wide": ("<image>", 61, 37),
+        "high": ("<image>", 30, 71),
+        "narrow": ("<image>", 5, 40),
+    }
+    for case in CASES
+}
+
+
+def processor(transformers: Any, config: dict[str, Any], tokenizer: Any) -> Any:
+    """With the processors on Pillow, whose Lanczos these models were trained with: torchvision's
+    differs by up to 28 levels where it reduces."""
+    smolvlm = transformers.models.smolvlm.image_processing_pil_smolvlm
+    idefics3 = transformers.models.idefics3.image_processing_pil_idefics3
+    vision = config["vision_config"]
+    side = vision["image_size"]
+    options = {
+        "max_image_size": {"longest_edge": side},
+        "size": {"longest_edge": 60},
+        "image_mean": [0.5, 0.45, 0.4],
+        "image_std": [0.27, 0.26, 0.28],
+    }
+    rows = (side // vision["patch_size"] // config["scale_factor"]) ** 2
+    if config["model_type"] == "smolvlm":
+        return transformers.SmolVLMProcessor(
+            tokenizer=tokenizer,
+            image_processor=smolvlm.SmolVLMImageProcessorPil(**options),
+            video_processor=transformers.SmolVLMVideoProcessor(**options),
+            image_seq_len=rows,
+        )
+    images = idefics3.Idefics3ImageProcessorPil(**options)
+    return transformers.Idefics3Processor(
+        tokenizer=tokenizer, image_processor=images, image_seq_len=rows
+    )
 
 
 # Numbers that no case can see.

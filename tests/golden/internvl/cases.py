@@ -11,7 +11,7 @@ from ggmodel.workbench.golden import Picture
 IMAGE, BEGIN, END = 80, 81, 82  # behind the tokens of text
 # The text before each frame of a video, each one token here.
 FRAMES = {"Frame1: ": 7, "\nFrame2: ": 8, "\nFrame3: ": 9}
-SPECIAL = {"<IMG_CONTEXT>": IMAGE, "<img>": BEGIN, "</img>": END, **FRAMES}
+SPECIAL = {"<IMG_CONTEXT>": IMAGE, "<img>": BEGIN, "</img>": END, "<video>": 83, **FRAMES}
 DYNAMIC = {"factor": 2.0, "rope_type": "dynamic", "type": "dynamic"}
 
 
@@ -191,6 +191,40 @@ def router_logits(model: Any, inputs: dict[str, Any]) -> list[Any]:
     for hook in hooks:
         hook.remove()
     return found
+
+
+FILES = {
+    "qwen3": {
+        "wide": ("<IMG_CONTEXT>", 61, 37),
+        "high": ("<IMG_CONTEXT>", 30, 71),
+        "square": ("<IMG_CONTEXT>", 14, 13),
+        "flat": ("<IMG_CONTEXT>", 60, 9),
+    }
+}
+NAMED = {
+    "start_image_token": "<img>",
+    "end_image_token": "</img>",
+    "context_image_token": "<IMG_CONTEXT>",
+    "video_token": "<video>",
+}
+
+
+def processor(transformers: Any, config: dict[str, Any], tokenizer: Any) -> Any:
+    side, _ = config["vision_config"]["image_size"]
+    images = transformers.GotOcr2ImageProcessor(
+        size={"height": side, "width": side},
+        crop_to_patches=True,
+        max_patches=6,
+        image_mean=[0.5, 0.45, 0.4],
+        image_std=[0.27, 0.26, 0.28],
+    )
+    patch, _ = config["vision_config"]["patch_size"]
+    return transformers.InternVLProcessor(
+        tokenizer=tokenizer,
+        image_processor=images,
+        video_processor=transformers.InternVLVideoProcessor(),
+        image_seq_length=round((side / patch * config["downsample_ratio"]) ** 2),
+    )
 
 
 # Numbers that no case can see.

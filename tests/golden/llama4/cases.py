@@ -206,6 +206,32 @@ def image_rows(model: Any, inputs: dict[str, Any]) -> Any:
     return model.multi_modal_projector(seen.flatten(0, 1))
 
 
+# One tile, several with black to the right or below, more than there may be.
+FILES = {
+    "images": {
+        "small": ("<|image|>", 13, 10),
+        "wide": ("<|image|>", 61, 27),
+        "high": ("<|image|>", 30, 71),
+        "large": ("<|image|>", 90, 80),
+    }
+}
+
+
+def processor(transformers: Any, config: dict[str, Any], tokenizer: Any) -> Any:
+    images = transformers.Llama4ImageProcessor(
+        size={"height": SIDE, "width": SIDE},
+        max_patches=4,
+        image_mean=[0.5, 0.45, 0.4],
+        image_std=[0.27, 0.26, 0.28],
+    )
+    return transformers.Llama4Processor(
+        tokenizer=tokenizer,
+        image_processor=images,
+        patch_size=config["vision_config"]["patch_size"],
+        pixel_shuffle_ratio=config["vision_config"]["pixel_shuffle_ratio"],
+    )
+
+
 # Numbers that no case can see.
 UNSEEN = {
     "value_dim": "other programs ask for it; the tensors tell the same",

@@ -162,6 +162,29 @@ def image_rows(model: Any, inputs: dict[str, Any]) -> Any:
     return model.get_image_features(inputs["pixel_values"], image_sizes=sizes).pooler_output[0]
 
 
+# Larger than a side; small ones stay, and end with a part of a patch; "cut" is 24.5 high.
+PICTURED = {
+    "wide": ("[IMG]", 61, 37),
+    "high": ("[IMG]", 30, 71),
+    "small": ("[IMG]", 13, 21),
+    "cut": ("[IMG]", 90, 46),
+    "narrow": ("[IMG]", 5, 100),
+}
+FILES = {"images": PICTURED, "pixtral": {name: PICTURED[name] for name in ("wide", "narrow")}}
+
+
+def processor(transformers: Any, config: dict[str, Any], tokenizer: Any) -> Any:
+    side, patch = (config["vision_config"][key] for key in ("image_size", "patch_size"))
+    means = {"image_mean": [0.5, 0.45, 0.4], "image_std": [0.27, 0.26, 0.28]}
+    images = transformers.PixtralImageProcessor(
+        size={"longest_edge": side}, patch_size=patch, **means
+    )
+    merge = config.get("spatial_merge_size", 1)
+    return transformers.PixtralProcessor(
+        tokenizer=tokenizer, image_processor=images, patch_size=patch, spatial_merge_size=merge
+    )
+
+
 # Numbers that no case can see.
 UNSEEN = {
     "yarn_magnitude": "1 in every release; another number is not compared",

@@ -143,3 +143,29 @@ def model_inputs(
 def image_rows(model: Any, inputs: dict[str, Any]) -> Any:
     seen = model.get_image_features(inputs["pixel_values"], inputs["image_grid_thw"])
     return seen.pooler_output[0]
+
+
+_TEXT = "<|IMAGE_START|><|IMAGE_PLACEHOLDER|><|IMAGE_END|>"
+# Below the least pixels, beyond the most, narrower than a row of patches.
+FILES = {
+    "pages": {
+        "wide": (_TEXT, 61, 37),
+        "high": (_TEXT, 30, 71),
+        "small": (_TEXT, 13, 10),
+        "narrow": (_TEXT, 5, 60),
+        "flat": (_TEXT, 50, 6),
+    }
+}
+NAMED = {"image_token": "<|IMAGE_PLACEHOLDER|>"}
+
+
+def processor(transformers: Any, config: dict[str, Any], tokenizer: Any) -> Any:
+    images = transformers.PaddleOCRVLImageProcessor(
+        patch_size=PATCH,
+        merge_size=MERGE,
+        temporal_patch_size=1,
+        size={"shortest_edge": 576, "longest_edge": 2000},
+        image_mean=[0.5, 0.45, 0.4],
+        image_std=[0.27, 0.26, 0.28],
+    )
+    return transformers.PaddleOCRVLProcessor(tokenizer=tokenizer, image_processor=images)

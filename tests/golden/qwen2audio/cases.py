@@ -124,3 +124,28 @@ def image_rows(model: Any, inputs: dict[str, Any]) -> Any:
     model(**inputs, attention_mask=ids * 0 + 1, use_cache=False)
     hook.remove()
     return found[0][0, : int((ids == AUDIO).sum())]
+
+
+# As long as the window, shorter, and one row.
+FILES = {
+    "published": {
+        "full": ("<|audio_bos|><|AUDIO|><|audio_eos|>", 6400),
+        "short": ("<|audio_bos|><|AUDIO|><|audio_eos|>", 3333),
+    },
+    "odd": {"short": ("<|audio_bos|><|AUDIO|><|audio_eos|>", 2222)},
+}
+
+
+def _extractor(transformers: Any, tower: dict[str, Any]) -> Any:
+    """Whisper's, computed in float64 as without torch, with as many frames as the model has."""
+    Extractor = transformers.WhisperFeatureExtractor
+    Extractor._torch_extract_fbank_features = Extractor._np_extract_fbank_features
+    heard = Extractor(feature_size=tower["num_mel_bins"])
+    heard.chunk_length = 0  # seconds; less than one
+    heard.n_samples = 2 * tower["max_source_positions"] * heard.hop_length
+    return heard
+
+
+def processor(transformers: Any, config: dict[str, Any], tokenizer: Any) -> Any:
+    heard = _extractor(transformers, config["audio_config"])
+    return transformers.Qwen2AudioProcessor(tokenizer=tokenizer, feature_extractor=heard)

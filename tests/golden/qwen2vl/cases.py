@@ -194,6 +194,33 @@ def image_rows(model: Any, inputs: dict[str, Any]) -> Any:
     return seen.pooler_output[0]
 
 
+# Below the least pixels, beyond the most, of odd proportions, larger than a row in one way alone.
+_TEXT = "<|vision_start|><|image_pad|><|vision_end|>"
+PICTURED = {
+    "wide": (_TEXT, 61, 37),
+    "high": (_TEXT, 30, 71),
+    "square": (_TEXT, 35, 35),
+    "narrow": (_TEXT, 5, 40),
+    "small": (_TEXT, 13, 10),
+}
+FILES = {"qwen2": PICTURED, "qwen25": PICTURED}
+
+
+def processor(transformers: Any, config: dict[str, Any], tokenizer: Any) -> Any:
+    options = {
+        "patch_size": PATCH,
+        "merge_size": 2,
+        "size": {"shortest_edge": 512, "longest_edge": 2000},
+    }
+    qwen25 = config["model_type"] == "qwen2_5_vl"
+    kind = transformers.Qwen2_5_VLProcessor if qwen25 else transformers.Qwen2VLProcessor
+    return kind(
+        tokenizer=tokenizer,
+        image_processor=transformers.Qwen2VLImageProcessor(**options),
+        video_processor=transformers.Qwen2VLVideoProcessor(**options),
+    )
+
+
 # Numbers that no case can see.
 UNSEEN = {
     "*_pixels": "goldens are given prepared pixels; the sizes are tested with the preparation",

@@ -207,6 +207,31 @@ def image_rows(model: Any, inputs: dict[str, Any]) -> Any:
     return found.pooler_output[0]
 
 
+_TEXT = "<|vision_start|><|image_pad|><|vision_end|>"
+PICTURED = {
+    "wide": (_TEXT, 61, 37),
+    "high": (_TEXT, 30, 71),
+    "small": (_TEXT, 13, 10),
+    "narrow": (_TEXT, 5, 40),
+}
+FILES = {"images": PICTURED, "qwen35": {name: PICTURED[name] for name in ("wide", "small")}}
+
+
+def processor(transformers: Any, config: dict[str, Any], tokenizer: Any) -> Any:
+    options = {
+        "patch_size": PATCH,
+        "merge_size": MERGE,
+        "size": {"shortest_edge": 512, "longest_edge": 2000},
+        "image_mean": [0.5, 0.45, 0.4],
+        "image_std": [0.27, 0.26, 0.28],
+    }
+    return transformers.Qwen3VLProcessor(
+        tokenizer=tokenizer,
+        image_processor=transformers.Qwen2VLImageProcessor(**options),
+        video_processor=transformers.Qwen3VLVideoProcessor(**options),
+    )
+
+
 # Numbers that no case can see.
 UNSEEN = {
     "video_*_pixels": "goldens are given prepared pixels; the preparation is tested apart",

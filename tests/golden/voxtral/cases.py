@@ -113,3 +113,44 @@ def model_inputs(
 
 def image_rows(model: Any, inputs: dict[str, Any]) -> Any:
     return model.get_audio_features(inputs["input_features"]).pooler_output
+
+
+# One window, and two, the second of which is filled up.
+FILES = {
+    "published": {"short": ("[BEGIN_AUDIO][AUDIO]", 3333), "long": ("[BEGIN_AUDIO][AUDIO]", 8000)}
+}
+
+
+def _extractor(transformers: Any, tower: dict[str, Any]) -> Any:
+    """Whisper's, computed in float64 as without torch, with as many frames as the model has."""
+    Extractor = transformers.WhisperFeatureExtractor
+    Extractor._torch_extract_fbank_features = Extractor._np_extract_fbank_features
+    heard = Extractor(feature_size=tower["num_mel_bins"])
+    heard.chunk_length = 0  # seconds; less than one
+    heard.n_samples = 2 * tower["max_source_positions"] * heard.hop_length
+    return heard
+
+
+def processor(transformers: Any, config: dict[str, Any], tokenizer: Any) -> Any:
+    """The processor of transformers needs mistral-common for texts; this one holds its parts."""
+    made = transformers.WhisperProcessor(
+        _extractor(transformers, config["audio_config"]), tokenizer
+    )
+    made.rows = config["audio_config"]["max_source_positions"] // 4
+    return made
+
+
+def processed(processor: Any, text: str, given: dict[str, Any]) -> dict[str, Any]:
+    """As the processor's `apply_transcription_request`: windows of the spectrum of a sound that is
+    filled up to whole ones."""
+    import torch  # type: ignore[import-not-found]
+
+    window = processor.feature_extractor.n_samples
+    options = {"padding": True, "truncation": False, "pad_to_multiple_of": window}
+    whole = processor.feature_extractor(
+        given["audio"][0], sampling_rate=given["sampling_rate"], return_tensors="pt", **options
+    )["input_features"]
+    windows = whole[0].unfold(1, window // 160, window // 160).transpose(0, 1).contiguous()
+    text = text.replace("[AUDIO]", "[AUDIO]" * (processor.rows * len(windows)))
+    ids = processor.tokenizer(text)["input_ids"]
+    return {"input_ids": torch.tensor([ids]), "input_features": windows}

@@ -129,3 +129,30 @@ def adjust(model: Any) -> None:
         return result
 
     model.forward = forward
+
+
+# The whole window, and a sound that is filled up.
+BEFORE: list[int] = []  # the sound stands for the first token
+FILES = {"published": {"full": ("", 6400), "short": ("", 3333)}}
+
+
+def _extractor(transformers: Any, tower: dict[str, Any]) -> Any:
+    """Whisper's, computed in float64 as without torch, with as many frames as the model has."""
+    Extractor = transformers.WhisperFeatureExtractor
+    Extractor._torch_extract_fbank_features = Extractor._np_extract_fbank_features
+    heard = Extractor(feature_size=tower["num_mel_bins"])
+    heard.chunk_length = 0  # seconds; less than one
+    heard.n_samples = 2 * tower["max_source_positions"] * heard.hop_length
+    return heard
+
+
+def processor(transformers: Any, config: dict[str, Any], tokenizer: Any) -> Any:
+    return transformers.WhisperProcessor(_extractor(transformers, config), tokenizer)
+
+
+def processed(processor: Any, text: str, given: dict[str, Any]) -> dict[str, Any]:
+    import torch  # type: ignore[import-not-found]
+
+    heard = processor(given["audio"], sampling_rate=given["sampling_rate"], return_tensors="pt")
+    ids = [START, *processor.tokenizer(text)["input_ids"]]
+    return {**heard, "decoder_input_ids": torch.tensor([ids])}

@@ -9,13 +9,9 @@ import numpy as np
 
 from ...convert.from_hf import normalize
 from ...errors import ConfigError
-from ...model import Prepared
 from ...model.multimodal import REFERENCE_INPUTS
 from ...runner import LoadedModel
-from ..activations import EXACT, errors
 
-_METHODS = {"image": "preprocess"}  # what the preparation is called by default
-_PIXEL = 1.0 / 255  # an error that rounding of 8-bit pixels explains, by their largest number
 _BY_LENGTH = ("longrope", "su")  # scalings of rope with two sets of factors
 
 
@@ -69,7 +65,7 @@ def same_tokens(model: LoadedModel, prompt: Sequence[Any], ids: Sequence[int], i
         for name, tokens in (("ggmodel has", ours), ("the reference", theirs))
     )
     return (
-        f"the prompts differ at token {at} of {len(ours)} here and {len(theirs)} there: {shown}; "
+        f"prompt: they differ at token {at} of {len(ours)} here and {len(theirs)} there: {shown}; "
         "look at post_tokenize, image_inputs and preprocess"
     )
 
@@ -81,30 +77,6 @@ def _shown(model: LoadedModel, token: int | None) -> str:
         return "none"
     text = "" if model.tokenizer is None else f" {model.detokenize([token])!r}"
     return f"{token}{text}"
-
-
-def same_item(
-    model: LoadedModel, kind: str, ours: Prepared, inputs: Mapping[str, np.ndarray]
-) -> str:
-    """How the values that a model prepares, such as pixels, differ from the reference's; "" if they
-    do not."""
-    theirs = model.model.reference_item(kind, inputs, ours.data).values
-    made = f"{_METHODS.get(kind, 'prepare')} makes"
-    called = "pixels" if kind != "audio" else "values"
-    mine = np.asarray(ours.values, np.float32)
-    if mine.shape != theirs.shape and mine.squeeze().shape != theirs.squeeze().shape:
-        # A processor may pad the list of tiles.
-        tiles = len(mine)
-        if mine.shape[1:] != theirs.shape[1:] or theirs[tiles:].any():
-            return f"{made} {called} {list(mine.shape)}, the reference {list(theirs.shape)}"
-        theirs = theirs[:tiles]
-    error = errors(mine.reshape(-1), np.ascontiguousarray(theirs).reshape(-1))
-    if error.nmse <= EXACT or error.relative <= _PIXEL:
-        return ""
-    return (
-        f"{made} other {called} than the reference: NMSE {error.nmse:.1e}, largest error "
-        f"{error.largest:.2g}"
-    )
 
 
 def fitting_context(config: Mapping[str, Any], tokens: int) -> int | None:

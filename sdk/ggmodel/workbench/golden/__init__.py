@@ -23,8 +23,11 @@ from ...model.registry import find_hf, supported
 from ...runner import LoadedModel
 from ...runner.engine.scoring import Scoring
 from ..activations import EXACT
+from ..diff.inputs import placeholder_of
+from ..diff.preparation import differing
 from . import runs
 from .files import GREEDY, Cases, Embeddings, Golden, Picture, Prompt, cases, checkpoint, lossy
+from .preparation import Item, Preparation
 from .runs import Run, nmse
 from .weights import stored_as, uniform, weight
 
@@ -95,6 +98,8 @@ class Outcome:
         bound: `nmse` must stay below it.
         greedy: equal tokens of the greedy continuation, and their number; None without one.
         runs: the same prompt computed in other ways.
+        differs: the step of the preparation of a file in which it parts from the reference's
+            processor, and how; "" if it does not.
         versions: of torch, transformers and numpy, which made the golden.
     """
 
@@ -104,17 +109,24 @@ class Outcome:
     bound: float
     greedy: tuple[int, int] | None = None
     runs: tuple[Run, ...] = ()
+    differs: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
         """Whether all errors are below their bounds and all tokens are equal."""
         same = self.greedy is None or self.greedy[0] == self.greedy[1]
-        return self.nmse < self.bound and same and all(run.ok for run in self.runs)
+        return (
+            not self.differs
+            and self.nmse < self.bound
+            and same
+            and all(run.ok for run in self.runs)
+        )
 
     def __str__(self) -> str:
         tokens = "" if self.greedy is None else f", {self.greedy[0]} of {self.greedy[1]} tokens"
         text = f"{self.case}: NMSE {self.nmse:.1e} (bound {self.bound:.0e}){tokens}"
+        text = f"{self.case}: {self.differs}" if self.differs else text
         return "; ".join([text, *(str(run) for run in self.runs if not run.ok)])
 
 
@@ -213,6 +225,38 @@ def _outcomes(loading: Loading, golden: Golden | Embeddings, name: str) -> Itera
             yield Outcome(title, len(rows), nmse(rows, picture.rows), bound)
         for outcome, _ in others:
             yield outcome
+    yield from _prepared(loading, golden, name, bound)
+
+
+def _prepared(loading: Loading, golden: Golden, name: str, bound: float) -> Iterator[Outcome]:
+    """The case's files, prepared by the model, beside the reference's processor: the prepared
+    values, the tokens, and the logits of the last one."""
+    preparation = Preparation.load(loading.cases.folder, name)
+    if preparation is None:
+        return
+    config = {**golden.config, **preparation.documents}
+    source = source_of(replace(golden, config=config), models=loading.models)
+    with loading.load(source) as model:
+        for title, item in preparation.items.items():
+            case = f"{name}, file {title}"
+            if differs := _differing(model, golden, item):
+                yield Outcome(case, len(item.ids), float("inf"), bound, differs=differs)
+                continue
+            last = model.logits(_around(item))[-1]
+            yield Outcome(case, len(item.ids), nmse(last, item.logits), bound)
+
+
+def _around(item: Item) -> list[Any]:
+    return [*item.before, item.file, *item.after]
+
+
+def _differing(model: LoadedModel, golden: Golden, item: Item) -> str:
+    """How the prepared values or the tokens of a file differ from the reference's, as "preparation,
+    STEP: …"; "" if they do not."""
+    modality = model.engine.images.modality(item.kind)
+    prepared = modality.prepare(modality.open(item.file))
+    inputs, token = {**item.inputs, "input_ids": item.ids}, placeholder_of(golden.config, item.kind)
+    return differing(model, item.kind, prepared, inputs, _around(item), token, exact=True)
 
 
 @dataclass(frozen=True)

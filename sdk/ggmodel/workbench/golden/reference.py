@@ -21,6 +21,17 @@ for cases with images or other items
     image_rows(model, inputs) → torch tensor [rows, width]: the result of the vision tower and the
                 projector for the one picture in the keywords `inputs`
 
+for cases whose files are compared from their bytes on (torchvision prepares pictures)
+
+    FILES       case → {name: (text of an item for the processor, width and height of a picture or
+                the number of samples of a sound)}
+    processor(transformers, config, tokenizer) → the processor of transformers, with a preparation
+                that suits the tiny model. The tokenizer has the texts of SPECIAL
+    NAMED       attributes of the tokenizer that the processor asks for → texts of SPECIAL
+    BEFORE      ids of tokens before an item, if an item need not come first
+    processed(processor, text, given) → the inputs of transformers, where calling the processor
+                does not give them
+
 for embedding models
 
     EMBEDDINGS  case → (config.json, {name: shape} of the layers behind it, lengths of texts)
@@ -62,6 +73,7 @@ from ...gguf_file import DType
 from ...model import Model
 from . import architecture_of
 from .files import GREEDY, Array, Cases, Embeddings, Golden, Picture, Prompt, checkpoint
+from .preparation import Preparation
 from .weights import Types, narrowed, rounded, types_of
 
 try:
@@ -368,6 +380,17 @@ class Case:
             greedy=np.array(tokens, dtype=np.int32),
             greedy_margins=np.array(margins, dtype=np.float32),
         )
+
+
+def prepared(cases: Cases, name: str, golden: Golden) -> Preparation | None:
+    """The case's files by the processor of transformers; None where cases.py has none for it."""
+    if name not in getattr(cases.module, "FILES", {}):
+        return None
+    from . import processors
+
+    case = Case(cases, name)
+    reference = Reference(case, golden.tensors, golden.types, DType.F32)
+    return processors.prepared(cases, name, reference.model)
 
 
 def _types(cases: Cases, name: str, tensors: Shapes, models: str | Path | None) -> Types:

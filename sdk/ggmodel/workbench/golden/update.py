@@ -11,6 +11,7 @@ from pathlib import Path
 from ...errors import ArchitectureError, ConfigError, Error
 from . import compare, each_case
 from .files import Cases, Embeddings, Golden
+from .preparation import Preparation
 from .runs import nmse
 
 _REASON = 400  # characters of an error of transformers
@@ -71,6 +72,7 @@ def update(
 
     def make(name: str) -> Iterator[Made]:
         want = cases.load(name) if verify else None
+        preparation = None
         with _computing(cases, name):
             if name in cases.embeddings:
                 tell(name)
@@ -78,9 +80,14 @@ def update(
             else:
                 assert not isinstance(want, Embeddings)
                 golden = reference.Case(cases, name, models, tell).compute(want)
+                preparation = reference.prepared(cases, name, golden)
         differs = () if want is None else tuple(compare(golden, want))
         if want is None:
             golden.save(name)
+            if preparation is not None:
+                preparation.save(folder, name)
+        elif preparation is not None:
+            differs += preparation.differing(Preparation.load(folder, name))
         margin = f16 = q8_0 = None
         if isinstance(golden, Golden):
             margin = float(golden.greedy_margins.min())
