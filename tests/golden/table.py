@@ -33,6 +33,10 @@ Every prompt is also computed in other ways:
   bound: keys are rotated twice, in float32. Recurrent states cannot be shifted.
 - By numpy in float64, without ggml's table, images included. The bound is 1e-10: only the reference
   rounds. Small faults show here, such as another epsilon, or GELU by erf for tanh.
+- The choices of its routers, in that run, by the numbers by which they are made: behind sigmoid,
+  selection bias and limits of groups. Each expert that the reference chose must lie above all that
+  it has below that one, unless both are nearer than float32 rounds. All runs compute with the
+  reference's choices, so that a prompt may come as near to a tie as it likes.
 - With weights in F16 and Q8_0, compared with the golden's logits of such weights. The bounds are
   2.5e-7 and 2e-4 a layer: ggml rounds activations, too.
 - With weights in BF16, compared with the same weights in F32. The bound is 64 times that of F16:

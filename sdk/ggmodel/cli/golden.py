@@ -79,7 +79,7 @@ def _make(cases: Cases, case: str | None, models: str | None, verify: bool, as_j
     def make(tell: Callable[[str], None]) -> Iterator[Made]:
         return update(cases.folder, case, verify, models=models, tell=tell)
 
-    made, error = _followed(make, cases, case)
+    made, error = _followed(make, cases, case, lines=True)
     rows = [{**vars(m), "path": str(m.path)} for m in made]
     same = error is None and not any(m.differs for m in made)
     if not verify and error is None:
@@ -106,7 +106,7 @@ def _refused(cases: Cases, models: str | None) -> Error | None:
     from ..workbench.golden.coverage import hold
 
     try:
-        with progress_bar("changing numbers") as progress:
+        with progress_bar("changing numbers", lines=True) as progress:
             hold(cases, models, progress)
     except Error as error:
         return error
@@ -178,13 +178,20 @@ def _write_checkpoint(cases: Cases, case: str | None, target: Path) -> None:
 
 
 def _followed(
-    compute: Callable[[Callable[[str], None]], Iterator[R]], cases: Cases, case: str | None
+    compute: Callable[[Callable[[str], None]], Iterator[R]],
+    cases: Cases,
+    case: str | None,
+    lines: bool = False,
 ) -> tuple[list[R], Error | None]:
-    """All results, and the error of the cases that have none, with a progress bar by cases."""
+    """All results, and the error of the cases that have none, with a progress bar by cases.
+
+    Args:
+        lines: see `progress_bar`.
+    """
     n = 1 if case else len(cases.names)
     done = set[str]()
     collected: list[R] = []
-    with progress_bar("computing") as progress:
+    with progress_bar("computing", lines) as progress:
         results = compute(lambda text: progress(len(done) / n, text))
         try:
             for result in results:

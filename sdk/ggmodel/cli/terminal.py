@@ -156,11 +156,23 @@ def _finite(value: Any) -> Any:
 
 
 @contextmanager
-def progress_bar(what: str) -> Iterator[Callable[..., None]]:
-    """A function to call with the share done, and maybe another text than `what`; it does nothing
-    if stderr is no terminal."""
+def progress_bar(what: str, lines: bool = False) -> Iterator[Callable[..., None]]:
+    """A function to call with the share done, and maybe another text than `what`. If stderr is no
+    terminal it does nothing.
+
+    Args:
+        lines: it prints each new text as a line then.
+    """
     if not styled(sys.stderr):
-        yield lambda share, text="": None
+        latest = ""
+
+        def tell(share: float, text: str = "") -> None:
+            nonlocal latest
+            if lines and text != latest:
+                print(printable(f"{what}: {text}"), file=sys.stderr, flush=True)
+            latest = text
+
+        yield tell
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn

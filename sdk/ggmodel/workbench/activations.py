@@ -18,6 +18,7 @@ from ..ml import Tensor
 from ..model import Module
 from ..model.walk import tensors
 from ..storage import atomic_write
+from .routers import Router, from_arrays, to_arrays
 
 _CHUNK = 1 << 22  # numbers looked at together
 _BESIDE = 3  # numbers to either side of the worst that are shown
@@ -152,11 +153,11 @@ def _rounding(weight: Tensor) -> float:
     return min(1.0, 20 / 4**bits)
 
 
-_FORMAT = 1
+_FORMAT = 2
 _RATIO = 64  # the most bytes that a byte of a file may unpack to: numbers hardly shrink
 _SPARE = 16 << 20
 _ARRAYS = {"given": "module_inputs", "results": "results"}  # in a file → here
-_TEXTS = ("config", "tensors", "versions", "image", "order", "others")
+_TEXTS = ("config", "tensors", "versions", "image", "order", "others", "tanhs")
 
 
 @dataclass
@@ -174,6 +175,8 @@ class Activations:
             names.
         module_inputs, results: module → its input, its result; float32. Further results of the
             same size are called "name#1", …
+        tanhs: module → how often tanh is computed in it, that of a GELU included.
+        routers: of experts, in the order of execution.
     """
 
     config: dict[str, Any]
@@ -185,6 +188,8 @@ class Activations:
     others: list[str] = field(default_factory=list)
     module_inputs: dict[str, np.ndarray] = field(default_factory=dict)
     results: dict[str, np.ndarray] = field(default_factory=dict)
+    tanhs: dict[str, int] = field(default_factory=dict)
+    routers: list[Router] = field(default_factory=list)
 
     @property
     def ids(self) -> list[int]:
@@ -206,6 +211,7 @@ class Activations:
                     size += array.size
                 about[kind][name] = numbers[id(array)]
         inputs: dict[str, Any] = {f"input.{k}": v for k, v in self.inputs.items()}
+        inputs |= to_arrays(self.routers)
         text = np.array(json.dumps(about | {"format": _FORMAT}))
         values = np.concatenate([*arrays, np.zeros(0, np.float32)])
         with atomic_write(path) as file:
@@ -237,6 +243,7 @@ class Activations:
                         raise ValueError(f"{name} lies at {start}")
                     part = values[start : start + math.prod(shape)]
                     getattr(activations, attribute)[name] = part.reshape(shape)
+            activations.routers = from_arrays(arrays)
         except FormatError:
             raise
         except Exception as error:  # whatever the wrong parts lead to
@@ -255,6 +262,7 @@ def _check(record: Activations, path: str | Path) -> None:
             isinstance(text, str) for text in (*record.tensors, *record.order, *record.others)
         )
         or not all(isinstance(text, str) for text in record.versions.values())
+        or not all(isinstance(count, int) for count in record.tanhs.values())
         or ids is None
         or ids.dtype.kind not in "iu"
         or not ids.size

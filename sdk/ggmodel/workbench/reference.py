@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 import importlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from ..convert.checkpoint import Checkpoint
 from ..convert.keys import listed_classes
 from ..errors import ConfigError, NotInstalled, PromptError, Unsupported
 from .activations import Activations
+from .routers import Router
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -81,12 +83,58 @@ def run(
         if name and id(module) not in recorded and next(module.parameters(False), None) is not None:
             hooks.note(name, module)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), hooks.counting(), choosing(config) as activations.routers:
             net(**keywords, use_cache=False)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         raise PromptError(f"transformers cannot compute this prompt: {reason}") from error
     return activations
+
+
+@contextmanager
+def choosing(config: Mapping[str, Any], imposed: Sequence[Router] = ()) -> Iterator[list[Router]]:
+    """A list, to which each router that chooses experts within the block adds itself, in the order
+    of execution: the calls of `topk` whose scores are [tokens, experts].
+
+    Args:
+        config: config.json.
+        imposed: choices that the routers have to make, in that order; they may be of a longer text.
+    """
+    torch = _need("torch")
+    experts, routers = _experts(config), list[Router]()
+
+    class Choosing(torch.overrides.TorchFunctionMode):
+        def __torch_function__(
+            self, function: Any, types: Any, args: tuple = (), kwargs: Any = None
+        ) -> Any:
+            result = function(*args, **(kwargs or {}))
+            if function not in (torch.topk, torch.Tensor.topk):
+                return result
+            scores = args[0] if args else kwargs["input"]
+            if scores.shape[-1] != experts or scores.numel() != scores.shape[-2] * experts:
+                return result
+            if imposed:
+                chosen = torch.from_numpy(imposed[len(routers)].choices[: scores.shape[-2]])
+                chosen = chosen.to(torch.int64).reshape(result.indices.shape)
+                result = torch.return_types.topk((scores.gather(-1, chosen), chosen))
+            rows = scores.detach().float().numpy().reshape(-1, experts).copy()
+            choices = result.indices.numpy().reshape(len(rows), -1).astype("int32")
+            routers.append(Router(choices, rows))
+            return result
+
+    with Choosing():
+        yield routers
+
+
+def _experts(config: Mapping[str, Any]) -> int:
+    """The number of experts by a config: the largest one that is called so."""
+    numbers = [0]
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            numbers.append(_experts(value))
+        elif key.endswith("experts"):
+            numbers += [n for n in np.ravel(value) if isinstance(n, (int, np.integer))]
+    return max(map(int, numbers))
 
 
 def item_inputs(folder: str | Path, text: str, kind: str, item: Any) -> dict[str, np.ndarray]:
@@ -187,21 +235,42 @@ class _Hooks:
 
     def __init__(self, torch: Any, record: Activations):
         self.torch, self.record = torch, record
+        self._running: list[str] = []  # recorded modules, in their first call
         self._known: dict[bytes, np.ndarray] = {}
 
     def attach(self, name: str, module: Any) -> None:
         def before(_: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
             if name not in self.record.order:
+                self._running.append(name)
                 inputs = self._tensors((*args, *options.values()))[:1]
                 self._keep(self.record.module_inputs, name, inputs)
 
         def after(_: Any, args: tuple[Any, ...], result: Any) -> None:
             if name not in self.record.order:
+                self._running.remove(name)
                 self.record.order.append(name)
                 self._keep(self.record.results, name, self._tensors((result,)))
 
         module.register_forward_pre_hook(before, with_kwargs=True)
         module.register_forward_hook(after)
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Within the block, each tanh is counted in the modules around it."""
+        torch, tanhs, running = self.torch, self.record.tanhs, self._running
+
+        class Counting(torch.overrides.TorchFunctionMode):
+            def __torch_function__(
+                self, function: Any, types: Any, args: tuple = (), kwargs: Any = None
+            ) -> Any:
+                gelu = function is torch.nn.functional.gelu
+                by_tanh = gelu and (kwargs or {}).get("approximate") == "tanh"
+                if by_tanh or function in (torch.tanh, torch.Tensor.tanh):
+                    tanhs.update({name: tanhs.get(name, 0) + 1 for name in running})
+                return function(*args, **(kwargs or {}))
+
+        with Counting():
+            yield
 
     def note(self, name: str, module: Any) -> None:
         def called(*_: Any) -> None:

@@ -169,7 +169,7 @@ EXPERTS = {
     "top_k_experts": 2,
 }
 
-PROMPT, LENGTHS = 32, {"experts": 20}  # no router may be near a tie anywhere
+PROMPT = 32
 MARGIN = 0.1
 
 CASES: dict[str, dict[str, Any]] = {
@@ -353,20 +353,6 @@ def image_rows(model: Any, inputs: dict[str, Any]) -> Any:
         return model.model.get_audio_features(*given).pooler_output[0]
     seen = model.get_image_features(inputs["pixel_values"], inputs["image_position_ids"])
     return seen.pooler_output[0]
-
-
-def router_logits(model: Any, inputs: dict[str, Any]) -> list[Any]:
-    """The numbers that experts are chosen by."""
-    found: list[Any] = []
-    hooks = [
-        layer.router.proj.register_forward_hook(lambda _, __, result: found.append(result))
-        for layer in model.model.layers
-        if hasattr(layer, "router")
-    ]
-    model(**inputs, use_cache=False)
-    for hook in hooks:
-        hook.remove()
-    return found
 
 
 # Enlarged and reduced to whole squares of patches; one narrower than a square.

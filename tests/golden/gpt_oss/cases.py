@@ -52,7 +52,7 @@ def gpt_oss(**changes: Any) -> dict[str, Any]:
     return {key: value for key, value in config.items() if value is not ...}  # ... leaves a key out
 
 
-PROMPT, LENGTHS = 24, dict[str, int]()  # no router may be near a tie anywhere
+PROMPT = 24
 
 CASES: dict[str, dict[str, Any]] = {
     "released": gpt_oss(),

@@ -130,7 +130,7 @@ CASES: dict[str, dict[str, Any]] = {
     "qwen3": internvl(qwen3(), **LARGE),
     "experts": internvl(qwen3_moe(), use_mean_pooling=False),
 }
-PROMPT, LENGTHS = 24, {"experts": 12}  # no router may be near a tie anywhere
+PROMPT = 24
 MARGIN = 0.01  # prompts with many tiles change slowly: few have a larger one
 TOKENS = dict.fromkeys(CASES, IMAGE)
 
@@ -178,19 +178,6 @@ def model_inputs(
 
 def image_rows(model: Any, inputs: dict[str, Any]) -> Any:
     return model.get_image_features(inputs["pixel_values"]).pooler_output.flatten(0, 1)
-
-
-def router_logits(model: Any, inputs: dict[str, Any]) -> list[Any]:
-    """The numbers that experts are chosen by."""
-    found: list[Any] = []
-    hooks = [
-        layer.mlp.gate.register_forward_hook(lambda _, __, result: found.append(result[0]))
-        for layer in model.model.language_model.layers
-    ]
-    model(**inputs, use_cache=False)
-    for hook in hooks:
-        hook.remove()
-    return found
 
 
 FILES = {

@@ -81,11 +81,6 @@ def experts(**changes: Any) -> dict[str, Any]:
 
 
 PROMPT = 32
-LENGTHS = {
-    "experts": 24,
-    "experts_scaled": 24,
-    "experts_unbiased": 12,
-}  # no router may be near a tie anywhere
 
 CASES: dict[str, dict[str, Any]] = {
     "published": lfm2(),
@@ -133,26 +128,6 @@ def weight(name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
     if name.endswith("feed_forward.gate.weight"):
         return np.float32(2) * values
     return np.float32(1 / 3) * values if name.endswith("expert_bias") else values
-
-
-def router_logits(model: Any, inputs: dict[str, Any]) -> list[Any]:
-    """The numbers that experts are chosen by, four times as large: those before the sigmoid have
-    at least this distance."""
-    found: list[Any] = []
-    blocks = [layer.feed_forward for layer in model.model.layers]
-    hooks = [
-        block.gate.register_forward_hook(
-            lambda _, __, result, block=block: found.append(
-                4 * (result[0].sigmoid() + (block.expert_bias if block.use_expert_bias else 0))
-            )
-        )
-        for block in blocks
-        if hasattr(block, "gate")
-    ]
-    model(**inputs, use_cache=False)
-    for hook in hooks:
-        hook.remove()
-    return found
 
 
 # Numbers that no case can see.

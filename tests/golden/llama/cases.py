@@ -37,10 +37,7 @@ def llama(**changes: Any) -> dict[str, Any]:
 
 
 PROMPT = 32  # tokens, unless LENGTHS says otherwise
-LENGTHS = {
-    "llama3_rope": 40,  # longer than original_max_position_embeddings
-    "experts": 24,  # no router may be near a tie anywhere, which is rarer in longer prompts
-}
+LENGTHS = {"llama3_rope": 40}  # longer than original_max_position_embeddings
 
 CASES: dict[str, dict[str, Any]] = {
     "plain_gqa": llama(),

@@ -51,8 +51,6 @@ def experts(**changes: Any) -> dict[str, Any]:
 
 
 PROMPT = 32
-# No router may be near a tie anywhere, which is rarer in longer prompts.
-LENGTHS = dict.fromkeys(["experts", "some_dense", "plain_weights", "experts_window"], 20)
 
 CASES: dict[str, dict[str, Any]] = {
     "plain": qwen3(),

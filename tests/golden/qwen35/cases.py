@@ -82,7 +82,6 @@ def experts(**changes: Any) -> dict[str, Any]:
 
 PROMPT = 32
 MARGIN = 0.15  # of the top two logits: activations are rounded, too
-LENGTHS = {"experts": 20, "experts_groups": 16}  # no router may be near a tie anywhere
 
 CASES: dict[str, dict[str, Any]] = {
     "published": qwen35(),

@@ -130,7 +130,6 @@ CASES: dict[str, dict[str, Any]] = {
 
 TOKENS = dict.fromkeys(CASES, START)
 PROMPT = 24
-LENGTHS = {"experts": 12}
 SIZES = {"red": (16, 24), "blue": (32, 8)}  # height and width
 SEEN: dict[str, Any] = {name: ((1, 3, *size), {}) for name, size in SIZES.items()}
 # Pairs of frames, and the times of these.

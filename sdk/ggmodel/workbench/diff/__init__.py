@@ -31,8 +31,9 @@ from ..observe import (
     watch_item,
     watch_text,
 )
+from ..routers import Routing, routed
 from .inputs import fitting_context, item_kind, placeholder_of
-from .report import Diff, ModuleDiff, Wiring, blame_author, judge, within
+from .report import GROWTH, Diff, ModuleDiff, Wiring, blame_author, judge, within
 
 _MOST = 4096  # rows that are matched: their distances are a square matrix
 
@@ -93,9 +94,14 @@ def diff(model: LoadedModel, reference: Activations) -> Diff:
         LoadError: the reference has another architecture or another checkpoint.
         PromptError: its prompt does not fit the model.
     """
+    with routed(model, reference.routers) as routing:
+        return _diff(model, reference, routing)
+
+
+def _diff(model: LoadedModel, reference: Activations, routing: Routing) -> Diff:
     net = model.model
     need_same_kind(model, reference.config, "the reference")
-    comparing = _Comparing(model, reference)
+    comparing = _Comparing(model, reference, routing)
     ids, kind = reference.ids, item_kind(reference.inputs)
     if kind is None:
         numbers = model.prompts.read(ids)
@@ -121,14 +127,20 @@ def diff(model: LoadedModel, reference: Activations) -> Diff:
             f"model, loaded for {model.context_length}, those for long ones; load it with "
             f"context_length={context}"
         )
+    if reference.routers and routing.problem:
+        comparison.remarks.append(f"{routing.problem}: each computes with its own")
     comparison.unread = plan(type(net), net.config, reference.tensors).report.unused_lines
     if comparison.first is None and not net.only_embeds:
-        comparison.decode = _decoded(model, reference, numbers, rows)
+        comparison.decode = _decoded(model, reference, routing, numbers, rows)
     return comparison
 
 
 def _decoded(
-    model: LoadedModel, reference: Activations, numbers: np.ndarray, rows: list[ModuleDiff]
+    model: LoadedModel,
+    reference: Activations,
+    routing: Routing,
+    numbers: np.ndarray,
+    rows: list[ModuleDiff],
 ) -> list[ModuleDiff]:
     """See `Diff.decode`. `rows` are of the whole prompt."""
     input_errors = {row.path: row.input.nmse for row in rows if row.input is not None}
@@ -137,7 +149,7 @@ def _decoded(
     alone: list[_Comparing] = []
 
     def begin(i: int) -> Begin:
-        alone.append(_Comparing(model, reference, i, input_errors))
+        alone.append(_Comparing(model, reference, routing, i, input_errors))
         return alone[-1].begin
 
     if start < n:
@@ -178,10 +190,11 @@ class _Comparing:
         self,
         model: LoadedModel,
         reference: Activations,
+        routing: Routing,
         token: int | None = None,
         input_errors: Mapping[str, float] | None = None,
     ):
-        self.model, self.reference, self.token = model, reference, token
+        self.model, self.reference, self.routing, self.token = model, reference, routing, token
         self.pairs = {p.path: p for p in pairs(model.model, reference.tensors)}
         self.rows: list[ModuleDiff] = []
         self._wiring, self._orders = Wiring(cached=input_errors or {}), Orders()
@@ -224,6 +237,7 @@ class _Comparing:
         self._wiring.add(recording, made)
 
         def see(node: Node, value: np.ndarray) -> None:
+            self.routing.see(node, value)
             for row, side in rows_of.get(node.uid, ()):
                 self._compare(row, side, node, value)
 
@@ -235,7 +249,9 @@ class _Comparing:
         name = pair.name if pair else "" if not place.path else None
         inside = [t for t in tables if not place.scope or f"{t}.".startswith(f"{place.scope}.")]
         row = ModuleDiff(place.path, name, type(place.module).__name__, token=self.token)
-        row.bound = bound_of(place.module) + TABLE * len(inside)
+        # The table is allowed for a GELU by tanh of the reference, not for one in place of its erf.
+        tanhs = self.reference.tanhs.get(name or "", 0)
+        row.bound = bound_of(place.module) + TABLE * min(len(inside), tanhs)
         if node is not None:
             own = node.site is not None and not str(node.site).startswith(_WORKBENCH)
             row.shape, row.line = node.shape, str(node.site) if own else ""
@@ -346,8 +362,25 @@ class _Comparing:
         """The rows so far, judged."""
         for i, row in enumerate(self.rows):
             judge(row, self.rows[:i], self._wiring)
+        if self.token is None:
+            self._judge_routers()
         blame_author(self.rows, self._wiring, self._places)
         return self.rows
+
+    def _judge_routers(self) -> None:
+        """Blames the first module that chooses other experts than the reference, unless an error
+        was made before it."""
+        rows = {s: row for s in self.routing.modules if (row := self._places.get(s)) is not None}
+        rounding = {
+            scope: max(EXACT, row.bound) + GROWTH * (row.input.nmse if row.input else 0.0)
+            for scope, row in rows.items()
+        }
+        for scope, text in self.routing.misled(rounding).items():
+            if (row := rows.get(scope)) is None:
+                continue
+            if not any(r.wrong for r in self.rows[: self.rows.index(row)]):
+                row.verdict, row.note = "diverges", text
+            return
 
     def _uncalled(self, place: Instance) -> ModuleDiff | None:
         """The row of a module that only the reference calls."""

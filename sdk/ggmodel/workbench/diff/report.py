@@ -282,14 +282,10 @@ def _inherited(row: ModuleDiff, before: Sequence[ModuleDiff], wiring: Wiring) ->
         return max(row.input.nmse, wiring.cached.get(row.path, 0.0))
     if any(r.wrong for r in before):
         return math.inf
-    if row in wiring.tower:  # the reference may lay out the input in another way
-        makers = (
-            r for r in before if any(row is reader for reader, _ in wiring.readers.get(r, ()))
-        )
-        fine = (r.result.nmse for r in makers if r.result and r.verdict in ("equal", "follows"))
-        return max(fine, default=0.0)
-    # It may read rows of an image.
-    fine = (r.result.nmse for r in wiring.tower if r.result and r.verdict in ("equal", "follows"))
+    # The reference may lay out the input in another way; it may read rows of an image.
+    makers = [r for r in before if any(row is reader for reader, _ in wiring.readers.get(r, ()))]
+    makers += [] if row in wiring.tower else wiring.tower
+    fine = (r.result.nmse for r in makers if r.result and r.verdict in ("equal", "follows"))
     return max(fine, default=0.0)
 
 

@@ -25,6 +25,7 @@ from ...errors import ConfigError, FormatError
 from ...gguf_file import DType
 from ...model.source_code import author_code
 from ...storage import atomic_write, naming
+from ..routers import Router, from_arrays, to_arrays
 from . import weights as rule
 from .weights import Array, Types, narrowed, rounded
 
@@ -146,7 +147,7 @@ class Prompt:
         parts: lists of token ids, and names of images.
         ids: [n] for transformers, with placeholders and the tokens around an image.
         logits: [n, vocab] for every position, float32 on CPU, eager attention.
-        greedy, greedy_margins: as in `Golden`.
+        greedy, greedy_margins, routers: as in `Golden`.
     """
 
     parts: list[list[int] | str]
@@ -154,6 +155,7 @@ class Prompt:
     logits: Array
     greedy: NDArray[np.int32]
     greedy_margins: Array
+    routers: list[Router] = field(default_factory=list)
 
 
 @dataclass
@@ -203,8 +205,11 @@ class Golden(_Results):
         logits: [n, vocab] for every position of the prompt, float32 on CPU, eager attention.
         logits_f16: the same with weights rounded to F16 (activations stay float32).
         logits_q8_0: the same with weights rounded to Q8_0 (activations stay float32).
-        greedy: [GREEDY] ids that follow the prompt; the same for F32, F16 and Q8_0 weights.
-        greedy_margins: [GREEDY] top logit minus the second, the smallest of the three runs.
+        greedy: at most GREEDY ids that follow the prompt; the same for F32, F16 and Q8_0 weights.
+        greedy_margins: as many, top logit minus the second, the smallest of the three runs.
+        routers: the choices of experts for the prompt and what follows it, with weights in F32; the
+            runs with other weights were given them. None in files whose prompts were chosen so that
+            no router is near a tie.
         pictures: the images and other items of its prompts, by name; empty for models of text.
         prompts: prompts with images, by name.
     """
@@ -215,6 +220,7 @@ class Golden(_Results):
     logits_q8_0: Array
     greedy: NDArray[np.int32]
     greedy_margins: Array
+    routers: list[Router] = field(default_factory=list)
     pictures: dict[str, Picture] = field(default_factory=dict)
     prompts: dict[str, Prompt] = field(default_factory=dict)
 
@@ -234,9 +240,14 @@ class Golden(_Results):
             }
             layouts = _texts(file, ["prompts"])["prompts"] if "prompts" in file else {}
             prompts = {
-                name: Prompt(parts, *(file[f"prompts.{name}.{key}"] for key in OF_A_PROMPT))
+                name: Prompt(
+                    parts,
+                    *(file[f"prompts.{name}.{key}"] for key in OF_A_PROMPT),
+                    routers=from_arrays(file, f"prompts.{name}."),
+                )
                 for name, parts in layouts.items()
             }
+            values["routers"] = from_arrays(file)
         return cls(path.parent, **values, pictures=pictures, prompts=prompts)
 
     def save(self, case: str) -> Path:
@@ -252,9 +263,10 @@ class Golden(_Results):
 
     def arrays(self) -> dict[str, np.ndarray]:
         """All arrays, by their names in the file."""
-        arrays = {name: getattr(self, name) for name in ARRAYS}
+        arrays = {name: getattr(self, name) for name in ARRAYS} | to_arrays(self.routers)
         for name, prompt in self.prompts.items():
             arrays |= {f"prompts.{name}.{key}": getattr(prompt, key) for key in OF_A_PROMPT}
+            arrays |= to_arrays(prompt.routers, f"prompts.{name}.")
         return arrays | {f"pictures.{name}.rows": p.rows for name, p in self.pictures.items()}
 
 

@@ -44,7 +44,6 @@ optional, for any case:
     TOKENS      case → prompts and continuations use ids below this; all by default
     MARGIN      least distance of the top two logits in continuations, if not `MARGIN` here
     weight(name, shape), to replace the common rule
-    router_logits(model, inputs) → [tensor [n, experts], …], one for each layer of experts
     adjust(model), called when a model has been loaded
     BOUNDS      case → the NMSE that ggmodel must stay below, if not 1e-8
     SPECIAL     text → id of special tokens that the model looks up by name
@@ -59,10 +58,10 @@ import copy
 import hashlib
 import json
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from itertools import chain, islice
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +70,8 @@ import numpy as np
 from ...errors import ConfigError, Error, Unsupported
 from ...gguf_file import DType
 from ...model import Model
+from ..reference import choosing
+from ..routers import Router
 from . import architecture_of
 from .files import GREEDY, Array, Cases, Embeddings, Golden, Picture, Prompt, checkpoint
 from .preparation import Preparation
@@ -88,15 +89,13 @@ except ImportError as error:
     ) from error
 
 Shapes = dict[str, tuple[int, ...]]
-Robust = tuple[list[int], list[float]]
 Parts = list[list[int] | str]
 Tell = Callable[[str], None]
 
 PROMPT = 32
 MARGIN = 0.1  # least distance of the top two logits in the greedy continuation
 DISTINCT = 4  # least number of different tokens in it: repetition proves little
-ROUTER_MARGIN = 0.05  # least distance of the last chosen expert's logit from the next, anywhere
-ATTEMPTS = 5000  # prompts to try
+ATTEMPTS = 32  # prompts to try; the one with the longest continuation serves
 VERSIONS = {
     "torch": torch.__version__,
     "transformers": transformers.__version__,
@@ -106,10 +105,6 @@ VERSIONS = {
 
 # Field of Golden → the type that weights are rounded to before the run.
 RUNS = {"logits": DType.F32, "logits_f16": DType.F16, "logits_q8_0": DType.Q8_0}
-
-
-class Fragile(Exception):
-    """Why a prompt's continuation might change with a small error."""
 
 
 class Reference:
@@ -129,50 +124,18 @@ class Reference:
         return {"input_ids": torch.tensor([ids]), **tensors}
 
     @torch.no_grad()
-    def logits(self, ids: list[int], pictures: list[Picture]) -> Array:
-        return self.model(**self.inputs(ids, pictures), use_cache=False).logits[0].numpy()
+    def run(
+        self, ids: list[int], pictures: list[Picture], imposed: Sequence[Router] = ()
+    ) -> tuple[Array, list[Router]]:
+        """The logits of a text, and the choices of experts; see `choosing`."""
+        with choosing(self.config, imposed) as routers:
+            result = self.model(**self.inputs(ids, pictures), use_cache=False)
+        return result.logits[0].numpy(), routers
 
     @torch.no_grad()
     def rows(self, picture: Picture) -> Array:
         inputs = self.inputs(self.module.image_tokens(self.config, picture), [picture])
         return self.module.image_rows(self.model, inputs).contiguous().numpy()
-
-    def greedy(self, prompt: list[int], pictures: list[Picture]) -> Robust:
-        """The continuation and its margins.
-
-        Each step recomputes everything, so no cache has to be trusted.
-
-        Raises:
-            Fragile: a margin is too small, or a token is not to be used.
-        """
-        ids, margins = list(prompt), []
-        for _ in range(GREEDY):
-            last = self.logits(ids, pictures)[-1]
-            second, first = np.sort(last)[-2:]
-            margins.append(float(first - second))
-            ids.append(int(np.argmax(last)))
-            if margins[-1] < self.margin:
-                raise Fragile(f"the top two logits are nearer than {self.margin}")
-            if ids[-1] >= self.tokens:
-                raise Fragile(f"a token behind {self.tokens - 1} follows, see TOKENS")
-        return ids[len(prompt) :], margins
-
-    @torch.no_grad()
-    def router_margin(self, ids: list[int], pictures: list[Picture]) -> float:
-        """Least distance of a chosen expert's logit from an unchosen one; inf without experts."""
-        config = self.model.config.get_text_config()
-        each = (getattr(config, key, None) for key in ("num_experts_per_tok", "top_k_experts"))
-        chosen = next((n for n in each if n is not None), None)
-        if chosen is None:
-            return float("inf")
-        find = getattr(self.module, "router_logits", _router_logits)
-        layers = find(self.model, self.inputs(ids, pictures))
-        ordered = [torch.sort(layer, descending=True).values for layer in layers]
-        return min(float((rows[:, chosen - 1] - rows[:, chosen]).min()) for rows in ordered)
-
-
-def _router_logits(model: Any, inputs: dict[str, Any]) -> list[Any]:
-    return model(**inputs, use_cache=False, output_router_logits=True).router_logits
 
 
 def loaded(config: dict[str, Any], weights: dict[str, Array]) -> Any:
@@ -231,56 +194,37 @@ def draw_prompt(case: str, attempt: int, length: int, vocab: int) -> list[int]:
     return [1, *(int(i) for i in ids[1:])]
 
 
-def _continuation(models: list[Reference], prompt: list[int], pictures: list[Picture]) -> Robust:
-    """Greedy tokens that no small error can change, and their margins.
+@dataclass(frozen=True)
+class Continuation:
+    """Greedy tokens that no small error can change, and their margins."""
 
-    Raises:
-        Fragile: one could.
-    """
-    _check_routers(models[0], prompt, pictures)
-    tokens: list[int] = []
-    smallest = [float("inf")] * GREEDY
-    for model in models:
-        ids, margins = model.greedy(prompt, pictures)
-        if len(set(ids)) < DISTINCT:
-            raise Fragile(f"fewer than {DISTINCT} different tokens follow")
-        if tokens and ids != tokens:
-            raise Fragile(f"weights in {model.dtype.name} go on otherwise")
-        tokens = ids
-        _check_routers(model, prompt + tokens, pictures)
-        smallest = [min(pair) for pair in zip(smallest, margins, strict=True)]
-    return tokens, smallest
+    tokens: list[int]
+    margins: list[float]
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Higher for the better of two."""
+        return min(len(set(self.tokens)), DISTINCT), len(self.tokens)
 
 
-def _check_routers(model: Reference, ids: list[int], pictures: list[Picture]) -> None:
-    if model.router_margin(ids, pictures) < ROUTER_MARGIN:
-        raise Fragile(f"a router's choice is nearer than {ROUTER_MARGIN}")
-
-
-def _robust(
-    models: list[Reference],
-    prompts: Iterable[tuple[list[int], Any]],
-    pictures: list[Picture] | None = None,
-    tell: Tell = lambda text: None,
-) -> tuple[list[int], Any, Robust]:
-    """The first (prompt, tag) with a robust continuation, and that continuation.
-
-    Args:
-        tell: called with the number of each prompt that is refused, and why.
-    """
-    reasons = Counter[str]()
-    for number, (prompt, parts) in enumerate(prompts, 1):
-        try:
-            return prompt, parts, _continuation(models, prompt, pictures or [])
-        except Fragile as reason:
-            reasons[str(reason)] += 1
-            tell(f"prompt {number:,} of at most {ATTEMPTS:,}: {reason}")
-    counts = "; ".join(f"{n:,} times {reason}" for reason, n in reasons.most_common())
-    raise ConfigError(
-        f"none of {reasons.total():,} prompts has a continuation that no rounding can change: "
-        f"{counts}. Change the configuration (more layers, another vocabulary, a shorter prompt in "
-        "LENGTHS), or lower MARGIN in cases.py"
-    )
+def _continuation(
+    models: Sequence[Reference], prompt: list[int], pictures: list[Picture]
+) -> Continuation:
+    """The tokens that all models put behind a prompt, up to the first that one might not. Each step
+    recomputes everything, so no cache has to be trusted."""
+    ids, margins = list(prompt), list[float]()
+    first = models[0]
+    while len(margins) < GREEDY:
+        logits, routers = first.run(ids, pictures)
+        lasts = [logits[-1], *(m.run(ids, pictures, routers)[0][-1] for m in models[1:])]
+        tops = [np.sort(last)[-2:] for last in lasts]
+        margin = min(float(top - second) for second, top in tops)
+        tokens = {int(last.argmax()) for last in lasts}
+        if len(tokens) > 1 or margin < first.margin or max(tokens) >= first.tokens:
+            break
+        margins.append(margin)
+        ids += tokens
+    return Continuation(ids[len(prompt) :], margins)
 
 
 class Case:
@@ -288,7 +232,7 @@ class Case:
 
     Args:
         models: a folder of architectures, searched first.
-        tell: called with the state of the search, for people.
+        tell: called with what is computed, for people.
     """
 
     def __init__(
@@ -305,20 +249,24 @@ class Case:
         self.tokens = getattr(self.module, "TOKENS", {}).get(name, vocab)
 
     def compute(self, want: Golden | None = None) -> Golden:
-        """The golden of the first prompts with robust continuations, or of those in `want`."""
-        self._tell(self.name)
+        """The golden of the first prompts with robust continuations, or of those in `want`.
+
+        Raises:
+            ConfigError: no prompt has any.
+        """
+        self._tell(f"{self.name}: loading the reference")
         tensors, saved = layout(self.config)
         types = _types(self.cases, self.name, tensors, self.models) if want is None else want.types
         models = {run: Reference(self, tensors, types, dtype) for run, dtype in RUNS.items()}
+        each = list(models.values())
         if want is None:
             usual = getattr(self.module, "PROMPT", PROMPT)
             length = getattr(self.module, "LENGTHS", {}).get(self.name, usual)
             drawn = (draw_prompt(self.name, i, length, self.tokens) for i in range(ATTEMPTS))
         else:
             drawn = iter([want.prompt.tolist()])
-        prompt, _, (tokens, margins) = _robust(
-            list(models.values()), ((p, None) for p in drawn), tell=self._telling("")
-        )
+        prompt, _, continuation = self._best(each, ((p, None) for p in drawn), [], "the prompt")
+        routers = each[0].run(prompt + continuation.tokens, [])[1]
         golden = Golden(
             folder=self.cases.folder,
             config=self.config,
@@ -327,25 +275,47 @@ class Case:
             tensors=tensors,
             types=types,
             prompt=np.array(prompt, dtype=np.int32),
-            **{run: model.logits(prompt, []) for run, model in models.items()},
-            greedy=np.array(tokens, dtype=np.int32),
-            greedy_margins=np.array(margins, dtype=np.float32),
+            **{run: model.run(prompt, [], routers)[0] for run, model in models.items()},
+            greedy=np.array(continuation.tokens, dtype=np.int32),
+            greedy_margins=np.array(continuation.margins, dtype=np.float32),
+            routers=routers,
         )
         pictures = getattr(self.module, "PICTURES", {}).get(self.name, {})
         for name, (shape, data, *kind) in pictures.items():
             picture = golden.pictures[name] = Picture(name, shape, data)
             picture.kind = kind[0] if kind else "image"
+            self._tell(f"{self.name}: the {picture.kind} {name}")
             picture.rows = models["logits"].rows(picture)
         for name, parts in getattr(self.module, "PROMPTS", {}).get(self.name, {}).items():
             old = want and want.prompts[name]
             attempts = self._drawn(name, parts) if old is None else [old.parts]
-            golden.prompts[name] = self._seeing(golden, list(models.values()), attempts, name)
+            golden.prompts[name] = self._seeing(golden, each, attempts, name)
         return golden
 
-    def _telling(self, prompt: str) -> Tell:
-        """Tells of a search with the case's name, and that of a prompt with images."""
-        title = f"{self.name}, {prompt}" if prompt else self.name
-        return lambda text: self._tell(f"{title}, {text}")
+    def _best(
+        self,
+        models: list[Reference],
+        prompts: Iterable[tuple[list[int], Any]],
+        pictures: list[Picture],
+        title: str,
+    ) -> tuple[list[int], Any, Continuation]:
+        """The first (prompt, tag) with a whole robust continuation, or else that with the longest,
+        and that continuation."""
+        self._tell(f"{self.name}: {title}")
+        best: tuple[list[int], Any, Continuation] | None = None
+        for prompt, tag in prompts:
+            continuation = _continuation(models, prompt, pictures)
+            if best is None or continuation.rank > best[2].rank:
+                best = prompt, tag, continuation
+            if continuation.rank == (DISTINCT, GREEDY):
+                break
+        if best is None or not best[2].tokens:
+            raise ConfigError(
+                f"{self.name}, {title}: in none of {ATTEMPTS} prompts is the token that follows "
+                f"clear of the next one by {models[0].margin} in F32, F16 and Q8_0. Change the "
+                "configuration (more layers, another vocabulary), or lower MARGIN in cases.py"
+            )
+        return best
 
     def _drawn(self, name: str, parts: list[int | str]) -> Iterable[Parts]:
         """Random prompts of a layout with images; the first token is BOS."""
@@ -357,7 +327,7 @@ class Case:
     def _seeing(
         self, golden: Golden, models: list[Reference], drawn: Iterable[Parts], name: str
     ) -> Prompt:
-        """The first prompt with images whose continuation is robust."""
+        """The best prompt with images."""
 
         def ids_of(parts: Parts) -> list[int]:
             ids: list[int] = []
@@ -368,17 +338,18 @@ class Case:
                     ids += part
             return ids
 
-        attempts = iter(drawn)
-        first = next(attempts)
-        pictures = [golden.pictures[part] for part in first if isinstance(part, str)]
-        prompts = ((ids_of(parts), parts) for parts in chain([first], attempts))
-        ids, parts, (tokens, margins) = _robust(models, prompts, pictures, self._telling(name))
+        attempts = list(drawn)
+        pictures = [golden.pictures[part] for part in attempts[0] if isinstance(part, str)]
+        prompts = ((ids_of(parts), parts) for parts in attempts)
+        ids, parts, continuation = self._best(models, prompts, pictures, f"the prompt {name}")
+        routers = models[0].run(ids + continuation.tokens, pictures)[1]
         return Prompt(
             parts=parts,
             ids=np.array(ids, dtype=np.int32),
-            logits=models[0].logits(ids, pictures),
-            greedy=np.array(tokens, dtype=np.int32),
-            greedy_margins=np.array(margins, dtype=np.float32),
+            logits=models[0].run(ids, pictures, routers)[0],
+            greedy=np.array(continuation.tokens, dtype=np.int32),
+            greedy_margins=np.array(continuation.margins, dtype=np.float32),
+            routers=routers,
         )
 
 

@@ -34,7 +34,8 @@ class Run:
         name: "batches of 3", "F16".
         nmse: Σ(got − want)² / Σ want² over all values of all rows.
         bound: `nmse` must stay below it.
-        note: the reason if this way is none for the model; `nmse` is 0 then.
+        note: the reason if this way is none for the model, whose `nmse` is 0 then, or in words what
+            differs.
     """
 
     name: str

@@ -57,7 +57,7 @@ def update(
         verify: recompute the stored goldens on their prompts and compare; write nothing.
         models: a folder of architectures, searched first. Their fields say which tensors a
             quantised file rounds.
-        tell: called with the case, and with each prompt of the search that is refused, and why.
+        tell: called with the case and what is computed of it.
 
     Raises:
         Unsupported: torch or transformers is missing.
@@ -75,7 +75,7 @@ def update(
         preparation = None
         with _computing(cases, name):
             if name in cases.embeddings:
-                tell(name)
+                tell(f"{name}: texts")
                 golden = reference.embeddings(cases, name, models)
             else:
                 assert not isinstance(want, Embeddings)
