@@ -73,7 +73,7 @@ def test_a_scanner_that_looks_for_a_moment(windows: Any, tmp_path: Path):
 
 
 def test_a_file_that_stays_open(windows: Any, tmp_path: Path):
-    windows.setattr(files, "_PATIENCE", 0.05)
+    windows.setattr(files, "_TIMEOUT", 0.05)
     (tmp_path / "a").write_bytes(b"old")
     refusing(windows, "replace", 999, violation(5))
     with pytest.raises(WriteError, match=r"a: a program has it open.*nothing was left"):  # noqa: SIM117
@@ -83,7 +83,7 @@ def test_a_file_that_stays_open(windows: Any, tmp_path: Path):
 
 
 def test_the_reason_of_another_refusal_stays(windows: Any, tmp_path: Path):
-    windows.setattr(files, "_PATIENCE", 0.02)
+    windows.setattr(files, "_TIMEOUT", 0.02)
     refusing(windows, "replace", 999, PermissionError(errno.EPERM, "a quota"))
     with pytest.raises(PermissionError, match="a quota"):
         files.replace(tmp_path / "a", tmp_path / "b")

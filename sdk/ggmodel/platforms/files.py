@@ -29,7 +29,7 @@ IN_USE = (
 )
 """The reason why Windows refuses to replace or remove a file."""
 
-_PATIENCE = 2.0  # seconds in which a scanner has looked at a file
+_TIMEOUT = 2.0  # seconds in which a scanner has looked at a file
 _FIRST_WAIT = 0.01  # seconds, doubled each time
 _LOCKED = 0x7FFF_FFF0  # the byte that a lock of Windows takes, since others cannot read it
 _LEFT_FOR_GOOD = 3600.0  # seconds
@@ -113,7 +113,7 @@ def replace(source: Path, target: Path) -> None:
     if sys.platform != "win32":
         os.replace(source, target)
         return
-    deadline, wait = time.monotonic() + _PATIENCE, _FIRST_WAIT
+    deadline, wait = time.monotonic() + _TIMEOUT, _FIRST_WAIT
     while True:
         try:
             return os.replace(source, target)
