@@ -1,4 +1,4 @@
-"""Decoding with guesses from the text itself (`prompt_lookup`) beside plain decoding.
+"""Speculative decoding with draft tokens from the prompt (`prompt_lookup`), and plain decoding.
 
     python benchmarks/speculation.py [FILE.gguf [TOKENS [PAIRS]]]
 
@@ -61,9 +61,9 @@ class Dictation(Sampling):
 
 def words(name: str) -> list[int]:
     """A document as numbers, one for each word."""
-    known: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     text = (DOCUMENTS / name).read_text("utf-8")
-    return [known.setdefault(word, 1000 + len(known)) for word in re.findall(r"\w+|\S", text)]
+    return [numbers.setdefault(word, 1000 + len(numbers)) for word in re.findall(r"\w+|\S", text)]
 
 
 def texts(count: int) -> dict[str, tuple[list[int], list[int]]]:
@@ -89,20 +89,20 @@ def main(file: str | None = None, tokens: str = "300", pairs: str = "5") -> None
             make(made, "smollm-135m", SHAPES["smollm-135m"], "q8_0")
             main(str(made), tokens, pairs)
         return
-    told = texts(int(tokens))
-    longest = max(len(prompt) + len(answer) for prompt, answer in told.values())
+    documents = texts(int(tokens))
+    longest = max(len(prompt) + len(answer) for prompt, answer in documents.values())
     with ggmodel.load(file, context_length=longest + SIZES[-1], gpu_layers=0) as model:
-        for name, (prompt, answer) in told.items():
-            known = model.engine.vocabulary
-            ids = [n % known for n in prompt], [n % known for n in answer]
+        for name, (prompt, answer) in documents.items():
+            size = model.engine.vocabulary
+            ids = [n % size for n in prompt], [n % size for n in answer]
             print(f"{Path(file).name}, {name}: {compared(model, *ids, int(pairs))}")
         print(f"cost of a batch: {costs(model, longest)}")
 
 
 def compared(model: ggmodel.LoadedModel, prompt: list[int], answer: list[int], pairs: int) -> str:
-    """Tokens a second with and without guesses, and the number of right guesses."""
+    """Tokens a second with and without draft tokens, and how many of these are accepted."""
 
-    def said(prompt_lookup: bool) -> Usage:
+    def generate(prompt_lookup: bool) -> Usage:
         return model.generate(
             prompt,
             sampler=Dictated(answer),
@@ -110,17 +110,17 @@ def compared(model: ggmodel.LoadedModel, prompt: list[int], answer: list[int], p
             prompt_lookup=prompt_lookup,
         ).usage
 
-    said(False)
-    done = [(said(False), said(True)) for _ in range(pairs)]
-    plain, guessed = (
-        np.median([u.tokens_per_second for u in way]) for way in zip(*done, strict=True)
+    generate(False)
+    usages = [(generate(False), generate(True)) for _ in range(pairs)]
+    plain, speculative = (
+        np.median([u.tokens_per_second for u in way]) for way in zip(*usages, strict=True)
     )
-    ratios = [with_.tokens_per_second / without.tokens_per_second for without, with_ in done]
-    last = done[-1][1]
+    ratios = [with_.tokens_per_second / without.tokens_per_second for without, with_ in usages]
+    last = usages[-1][1]
     return (
-        f"{plain:.1f} tokens/s, with guesses {guessed:.1f}; ratio {np.median(ratios):.2f} "
-        f"({min(ratios):.2f} to {max(ratios):.2f}); {last.drafted} guesses for "
-        f"{last.completion_tokens} tokens, {last.accepted} right"
+        f"{plain:.1f} tokens/s, with drafts {speculative:.1f}; ratio {np.median(ratios):.2f} "
+        f"({min(ratios):.2f} to {max(ratios):.2f}); {last.drafted} draft tokens for "
+        f"{last.completion_tokens} tokens, {last.accepted} accepted"
     )
 
 

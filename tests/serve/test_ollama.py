@@ -20,7 +20,7 @@ import pytest
 
 from ggmodel import names
 from ggmodel.errors import ModelNotFound
-from ggmodel.names import derived as made
+from ggmodel.names import derived
 from ggmodel.serve.api.ollama import manage
 from tests.serve.conftest import ASSETS
 from tests.serve.standin import InProcessModels
@@ -272,8 +272,8 @@ def test_a_blob_of_another_digest_is_not_kept(manager: ollama.Client, home: Path
 def test_uploads_of_unknown_length_stop_before_the_disk_is_full(
     manager: ollama.Client, home: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(made, "_EVERY", 1 << 20, raising=False)
-    monkeypatch.setattr(made.shutil, "disk_usage", lambda _: SimpleNamespace(free=65 << 20))
+    monkeypatch.setattr(derived, "_EVERY", 1 << 20, raising=False)
+    monkeypatch.setattr(derived.shutil, "disk_usage", lambda _: SimpleNamespace(free=65 << 20))
     data = b"x" * (5 << 20)
     url = f"/api/blobs/sha256:{hashlib.sha256(data).hexdigest()}"
     answer = manager._client.post(url, content=(data[:65536] for _ in range(80)))

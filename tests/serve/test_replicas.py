@@ -13,7 +13,7 @@ import pytest
 from ggmodel.errors import Busy, ConfigError, DeviceLost, PromptError, Unsupported
 from ggmodel.serve.models.catalogue import Catalogue
 from ggmodel.serve.replicas import Plan
-from ggmodel.serve.replicas import models as asked
+from ggmodel.serve.replicas import models as replica_models
 from ggmodel.serve.replicas.cluster import _fitting
 from ggmodel.serve.replicas.models import ReplicaLost, Replicas, ReplicatedModels
 from ggmodel.serve.requests import (
@@ -83,7 +83,7 @@ class Handle:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asked, "_PAUSE", 0.0)
+    monkeypatch.setattr(replica_models, "_PAUSE", 0.0)
 
 
 def replicas(handle: Any, lack: Callable[[], str] = str, count: int = 3) -> Replicas:

@@ -240,9 +240,10 @@ class Walk(ABC, Generic[N]):
             best.missing = [Missing(self.label(slot), tuple(dict.fromkeys(names)))]
         return value, best
 
-    def _try(self, kind: type[Any], module: Module | None, slot: Slot[N]) -> tuple[Any, Outcome[N]]:
+    def _try(self, kind: type[Any], preset: Module | None, slot: Slot[N]) -> tuple[Any, Outcome[N]]:
         if issubclass(kind, Tensor):
             return self._tensor(slot)
+        module = preset
         if module is None:
             if any(made and type(outer) is kind for outer, made in self._within):
                 raise self._endless(kind, slot)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ggmodel.runner.engine import scheduler as speculation
+from ggmodel.runner.engine import scheduler
 from ggmodel.runner.engine.scheduler import SIZES, Costs, Speculation
 from ggmodel.runner.engine.sequences import Lookup
 
@@ -128,7 +128,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     others that have none."""
 
     def spoken(clock: Clock, prompt: list[int], answer: list[int], others: int = 0) -> float:
-        monkeypatch.setattr(speculation, "time", clock)
+        monkeypatch.setattr(scheduler, "time", clock)
         policy, lookup = Speculation(1 << 20, 64), Lookup(prompt)
         slot = _slot(prompt, lookup)
         beside = [_slot(prompt, None) for _ in range(others)]

@@ -26,7 +26,7 @@ from ggmodel.errors import (
 )
 from ggmodel.serve.api.ollama.schemas import moment
 from ggmodel.serve.models import ModelPool
-from ggmodel.serve.models import catalogue as entries
+from ggmodel.serve.models import catalogue as catalogue_module
 from ggmodel.serve.models.catalogue import Catalogue, Target
 from ggmodel.serve.requests import State, TokenEvent
 from ggmodel.serve.runners.client import Admit, Needs
@@ -547,7 +547,7 @@ class TestFailures:
         async def work() -> None:
             pool, engines = pool_of()
             now = [100.0]
-            monkeypatch.setattr(entries, "time", Clock(now))
+            monkeypatch.setattr(catalogue_module, "time", Clock(now))
             engines.error = FormatError("broken file")
             for _ in range(5):
                 with pytest.raises(LoadError, match="m1 cannot be loaded: broken file"):
@@ -566,7 +566,7 @@ class TestFailures:
         async def work() -> None:
             pool, engines = pool_of(keep_alive=-1)
             now = [100.0]
-            monkeypatch.setattr(entries, "time", Clock(now))
+            monkeypatch.setattr(catalogue_module, "time", Clock(now))
 
             async def crash() -> None:
                 async with pool.use("m1") as runner:
