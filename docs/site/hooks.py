@@ -44,4 +44,6 @@ def on_files(files: Files, *, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
+    if page.file.src_uri == "glossary.md":
+        page.meta["search"] = {"boost": 20}  # a search for a term finds its explanation
     return _texts.relinked(markdown, page.file.src_uri)

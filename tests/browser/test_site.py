@@ -24,6 +24,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 
 import ggmodel
+from tests.docs.test_glossary import SEARCHED
 
 ROOT = Path(__file__).parents[2]
 PHONE, DESK = (390, 844), (1280, 900)
@@ -117,6 +118,17 @@ def test_a_search_finds_a_class(
         page.locator(".md-search-result__more").first.click()  # of one page only the best is shown
         page.locator(".md-search-result__link[href$='#ggmodel.nn.Rope']").click()
         expect(page.locator("[id='ggmodel.nn.Rope']")).to_be_in_viewport(timeout=WAIT)
+
+
+def test_a_search_finds_a_term_in_the_glossary(browser: Browser, served: str):
+    with opened(browser, DESK, served) as page:
+        for term in SEARCHED:
+            page.goto(f"{served}/index.html")
+            page.click(".md-search__input")
+            page.locator(".md-search__input").press_sequentially(term)
+            # One of the ten pages that are shown first.
+            link = page.locator(".md-search-result__link[href*='glossary.html']").first
+            expect(link, term).to_be_attached(timeout=WAIT)
 
 
 def test_the_navigation_opens_on_a_phone(browser: Browser, served: str):
