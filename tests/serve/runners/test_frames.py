@@ -42,6 +42,7 @@ from ggmodel.serve.runners.protocol import (
     pack_answer,
     requests,
 )
+from ggmodel.serve.runners.work import GenerationEvents
 
 GENERATE = Request(
     ["a", 1, {"type": "image", "image": b"\x00\xff"}],
@@ -138,14 +139,11 @@ def test_a_message_that_cannot_be_encoded():
 
 
 class Unsendable:
-    """In place of `Work`, `Prepared` and `Generation`: answers have begun, and nothing follows."""
+    """In place of `Work` and `Generation`: answers have begun, and nothing follows."""
 
-    complete, generation = False, property(lambda self: self)
-
-    def prepare(self, body: Request, check: Any) -> Unsendable:
-        one = Unsendable()
-        one.started = Started([2**70 if body.prompt == [0] else 1] * 80)  # type: ignore[attr-defined]
-        return one
+    def prepare(self, body: Request, check: Any) -> GenerationEvents:
+        started = Started([2**70 if body.prompt == [0] else 1] * 80)
+        return GenerationEvents(self, started, self, False)  # type: ignore[arg-type]
 
     def take(self, room: int) -> list[Any]:
         return []

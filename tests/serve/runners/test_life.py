@@ -137,7 +137,7 @@ def test_who_does_not_read_stops_alone(loop: Loop, runner: GgmodelRunner):
             (waiting,) = runner._open.values()
             for n in range(8):
                 assert (await answered(runner, generate(f"{n} dogs", max_tokens=100)))[1]
-            unread = [e for e in waiting._events if isinstance(e, TokenEvent)]  # type: ignore[attr-defined]
+            unread = [e for e in waiting._answers if isinstance(e, TokenEvent)]
             assert len(unread) <= WINDOW
             pieces = [event async for event in slow if isinstance(event, TokenEvent)]
         _, expected, _ = await answered(runner, generate(**LONG))

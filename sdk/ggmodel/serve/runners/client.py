@@ -158,7 +158,7 @@ class RunnerConnection(RemoteRunner, asyncio.Protocol):
     def __init__(self, name: str):
         self.name = name
         self._state: State | None = None
-        self._open: dict[int, _Open] = {}
+        self._open: dict[int, _OpenRequest] = {}
         self._last = 0
         self._watchdog = Watchdog(lambda: self._write(Ping()), self._fell_silent)
         self._lost: Error | None = None
@@ -208,7 +208,7 @@ class RunnerConnection(RemoteRunner, asyncio.Protocol):
         self._lost = self._lost or error
         self._watchdog.end()
         for one in list(self._open.values()):
-            one.fail(self._lost_again())
+            one.put(self._lost_again())
         self._open.clear()
         self._writable.set()
 
@@ -229,14 +229,14 @@ class RunnerConnection(RemoteRunner, asyncio.Protocol):
     # requests
 
     async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
-        stream = _Stream()
-        id = await self._send("generate", request, stream)
+        waiting = _OpenRequest()
+        id = await self._send("generate", request, waiting)
         try:
             while True:
-                event = await stream.next()
-                if stream.taken * 2 >= WINDOW:
-                    self._write(Taken(id, stream.taken))
-                    stream.taken = 0
+                event = await waiting.next()
+                if waiting.taken * 2 >= WINDOW:
+                    self._write(Taken(id, waiting.taken))
+                    waiting.taken = 0
                 yield event
                 if isinstance(event, Finished):
                     return
@@ -246,14 +246,14 @@ class RunnerConnection(RemoteRunner, asyncio.Protocol):
     # messages
 
     async def _ask(self, method: str, request: Any) -> Any:
-        waiting = _Single()
+        waiting = _OpenRequest()
         id = await self._send(method, request, waiting)
         try:
-            return answers[method].decode(await waiting.result)
+            return answers[method].decode(await waiting.next())
         finally:
             self._forget(id)
 
-    async def _send(self, method: str, request: Any, waiting: _Open) -> int:
+    async def _send(self, method: str, request: Any, waiting: _OpenRequest) -> int:
         if self._lost is not None:
             raise self._lost_again()
         self._last += 1
@@ -285,20 +285,20 @@ class RunnerConnection(RemoteRunner, asyncio.Protocol):
                 over = isinstance(event, (Finished, Failure))
                 one = self._open.pop(id, None) if over else self._open.get(id)
                 if isinstance(event, Failure):
-                    self._tell_failure(one, event)
+                    self._fail_one(one, event)
                 elif one is not None:
                     one.put(event)
         else:
             one = self._open.pop(message.id, None)
             if message.failure is not None:
-                self._tell_failure(one, message.failure)
+                self._fail_one(one, message.failure)
             elif one is not None:
                 one.put(message.body)
 
-    def _tell_failure(self, one: _Open | None, failure: Failure) -> None:
+    def _fail_one(self, one: _OpenRequest | None, failure: Failure) -> None:
         error = error_of(failure)
         if one is not None:
-            one.fail(error)
+            one.put(error)
         if isinstance(error, DeviceLost):  # the process lives, but its model is of no use
             self.lose(error)
 
@@ -350,58 +350,31 @@ class RunnerConnection(RemoteRunner, asyncio.Protocol):
             self._transport.abort()  # to a process that stands still nothing can be flushed
 
 
-class _Open:
-    """A request that is not complete."""
-
-    def put(self, answer: Any) -> None:
-        raise NotImplementedError
-
-    def fail(self, error: Error) -> None:
-        raise NotImplementedError
-
-
-class _Single(_Open):
-    """A request with one answer."""
-
-    def __init__(self) -> None:
-        self.result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-    def put(self, answer: Any) -> None:
-        if not self.result.done():
-            self.result.set_result(answer)
-
-    def fail(self, error: Error) -> None:
-        if not self.result.done():
-            self.result.set_exception(error)
-
-
-class _Stream(_Open):
-    """A request whose events come one by one. The runner sends no more than `WINDOW` ahead.
+class _OpenRequest:
+    """A request that is not complete. The runner sends no more than `WINDOW` events ahead.
 
     Attributes:
-        taken: pieces that were taken, and the runner was not told so.
+        taken: token events that were taken, without a word to the runner.
     """
 
     def __init__(self) -> None:
-        self._events: deque[Event | Error] = deque()
+        self._answers: deque[Any] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self.taken = 0
 
-    def put(self, answer: Any) -> None:
-        self._events.append(cast(Event, answer))
+    def put(self, answer: Event | bytes | Error) -> None:
+        """Adds an event, the one answer, or the error that ends it."""
+        self._answers.append(answer)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def fail(self, error: Error) -> None:
-        self.put(error)
-
-    async def next(self) -> Event:
-        """The next event, as soon as there is one; raises the error that ends it."""
-        while not self._events:
+    async def next(self) -> Any:
+        """The next event, or the answer, as soon as it is there; raises the error that ends it."""
+        while not self._answers:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-        event = self._events.popleft()
-        if isinstance(event, Error):
-            raise event
-        self.taken += isinstance(event, TokenEvent)
-        return event
+        answer = self._answers.popleft()
+        if isinstance(answer, Error):
+            raise answer
+        self.taken += isinstance(answer, TokenEvent)
+        return answer

@@ -43,7 +43,7 @@ from .protocol import (
     requests,
 )
 from .state import state_of
-from .work import Answer, Work
+from .work import GenerationEvents, Work
 
 _READ = 1 << 18  # bytes
 _HELLO_SECONDS = 10.0  # until who connects must have said the secret
@@ -90,7 +90,7 @@ class _Request:
 
     Attributes:
         large: it may take much memory.
-        answer: of a generation that has begun.
+        events: of a generation that has begun.
     """
 
     id: int
@@ -98,7 +98,7 @@ class _Request:
     large: bool = False
     cancelled: bool = False
     future: Future[None] | None = None
-    answer: Answer | None = None
+    events: GenerationEvents | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def check(self) -> None:
@@ -195,8 +195,8 @@ class Session:
             return  # its answer was on the way
         elif isinstance(message, Cancel):
             self._cancel(request)
-        elif isinstance(message, Taken) and request.answer is not None:
-            request.answer.granted += message.count
+        elif isinstance(message, Taken) and request.events is not None:
+            request.events.granted += message.count
             self._outbox.put(request)
 
     def _begin(self, call: MethodCall) -> None:
@@ -225,8 +225,8 @@ class Session:
         self._requests.pop(request.id, None)
         if request.future is not None:
             request.future.cancel()
-        if request.answer is not None:
-            request.answer.generation.cancel()
+        if request.events is not None:
+            request.events.generation.cancel()
 
     # in a thread of the pool
 
@@ -245,14 +245,13 @@ class Session:
             self._post(result)
 
     def _generate(self, request: _Request, body: Any) -> None:
-        prepared = self._work.prepare(body, request.check)
-        answer = Answer(self._work, prepared, body.special)
+        events = self._work.prepare(body, request.check)
         with request.lock:  # either side sees what the other did
-            request.answer = answer
+            request.events = events
             request.check()
         self._outbox.put(request)
-        if not prepared.complete:
-            prepared.generation.watch(lambda: self._outbox.put(request))
+        if not events.complete:
+            events.generation.watch(lambda: self._outbox.put(request))
 
     def _post(self, result: Result) -> None:
         try:
@@ -283,9 +282,9 @@ class Session:
         for one in {id(one): one for one in waiting}.values():
             if isinstance(one, bytearray):
                 parts.append(one)
-            elif one is not None and one.answer is not None and not one.cancelled:
-                events += [(one.id, event) for event in one.answer.events()]
-                if one.answer.over:
+            elif one is not None and one.events is not None and not one.cancelled:
+                events += [(one.id, event) for event in one.events.take()]
+                if one.events.over:
                     self._requests.pop(one.id, None)
         if events:
             parts.append(self._frame_of(events))

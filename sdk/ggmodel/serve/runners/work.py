@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -53,19 +52,6 @@ _GRAMMARS, _GRAMMAR_CHARACTERS = 64, 1 << 16
 _NOT_OPTIONS = {"grammar", "sampler", *LISTS}
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A generation that is ready to begin.
-
-    Attributes:
-        generation: complete already, where `complete`.
-    """
-
-    started: Started
-    generation: Generation
-    complete: bool = False
-
-
 class Work:
     """Answers requests by a loaded model, from any thread.
 
@@ -77,7 +63,7 @@ class Work:
 
     # texts
 
-    def prepare(self, request: Request, check: Check) -> Prepared:
+    def prepare(self, request: Request, check: Check) -> GenerationEvents:
         """Reads a prompt: opens its items, and computes its log-probabilities where asked for.
 
         Raises:
@@ -95,11 +81,12 @@ class Work:
         check()
         ids = np.where(generation.prompt < 0, -1, generation.prompt).tolist()
         started = Started(ids, ending)
-        if request.prompt_logprobs is None:
-            return Prepared(started, generation)
-        complete = generation.left <= 1
-        started.tokens = self._scored(generation, ids, request.prompt_logprobs, complete, check)
-        return Prepared(started, generation, complete)
+        events = GenerationEvents(self, started, generation, request.special)
+        if request.prompt_logprobs is not None:
+            events.complete = generation.left <= 1
+            top = request.prompt_logprobs
+            started.tokens = self._scored(generation, ids, top, events.complete, check)
+        return events
 
     def _prompt(self, prompt: ChatParams | str | list[Any]) -> tuple[Any, str]:
         """A prompt as the model takes it, and the end of the text that a template made of it."""
@@ -308,25 +295,26 @@ def _is_data(item: Any) -> bool:
     return isinstance(item, (bytes, int, float)) or item is None
 
 
-class Answer:
-    """A generation and its client.
+class GenerationEvents:
+    """The events of a generation for its client.
 
     Args:
         special: the token that ends the text is part of it.
 
     Attributes:
+        complete: the generation is, and need not begin.
         granted: pieces that may be sent in all. The thread that reads the connection adds to it;
             all else belongs to the one that sends.
         over: its last event was taken.
     """
 
-    def __init__(self, work: Work, prepared: Prepared, special: bool):
-        self._work, self._special = work, special
-        self.generation: Generation = prepared.generation
-        self._started: Started | None = prepared.started
-        self.granted, self._sent, self.over = WINDOW, 0, False
+    def __init__(self, work: Work, started: Started, generation: Generation, special: bool):
+        self._work, self.generation, self._special = work, generation, special
+        self._started: Started | None = started
+        self.granted, self._sent = WINDOW, 0
+        self.complete = self.over = False
 
-    def events(self) -> list[Event | Failure]:
+    def take(self) -> list[Event | Failure]:
         """The events that have come and may be sent. Never waits."""
         events: list[Event | Failure] = []
         if self._started is not None:
