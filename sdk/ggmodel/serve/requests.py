@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Any, Literal, Protocol
 
-from msgspec import Struct, field, structs
+from msgspec import Struct, field
 
 
 class GrammarSpec(Struct, frozen=True):
@@ -303,9 +303,10 @@ class State(Struct):
     waiting: int = 0
 
     def having(self, requests: int) -> State:
-        """The same with so many requests under way."""
-        running = min(requests, self.parallel)
-        return structs.replace(self, running=running, waiting=requests - running)
+        """Notes so many requests under way."""
+        self.running = min(requests, self.parallel)
+        self.waiting = requests - self.running
+        return self
 
 
 class Failure(Struct, tag=True):
