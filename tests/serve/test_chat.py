@@ -11,6 +11,7 @@ import httpx
 import openai
 import pytest
 
+from ggmodel.bounds import limits
 from tests.serve.standin import InProcess
 
 ASK: Any = [{"role": "user", "content": "Tell me a story about a dog."}]
@@ -303,6 +304,22 @@ def test_images_for_a_blind_model_are_400(client: openai.OpenAI):
     messages: Any = [{"role": "user", "content": [part]}]
     with pytest.raises(openai.BadRequestError, match="image"):
         client.chat.completions.create(**{**GREEDY, "messages": messages})
+
+
+def test_images_of_a_request_have_a_limit_together(
+    client: openai.OpenAI, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(limits, "serve_items_bytes", 5)
+    part = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    for count, message in (
+        (1, "image"),
+        (2, r"content\[1\].* 6 bytes .*serve_items_bytes"),
+        (1, "image"),
+    ):
+        messages: Any = [{"role": "user", "content": [part] * count}]
+        with pytest.raises(openai.BadRequestError, match=message) as refused:
+            client.chat.completions.create(**{**GREEDY, "messages": messages})
+        assert ("serve_items_bytes" in str(refused.value)) == (count == 2)
 
 
 def test_a_client_that_goes_away_ends_its_request(url: str, runner: InProcess):

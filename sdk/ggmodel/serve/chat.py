@@ -23,7 +23,7 @@ class ChatProtocol(ABC, Generic[T]):
 
     Attributes:
         body: the type of the request's JSON, with the fields `model` and `stream`.
-        media_type: of a stream. ping: see `Stream`.
+        media_type: of a stream. ping: see `Call.stream`.
         call: the request. params: its JSON.
         runner: the model's, once it is there.
         form: of the model's replies; None if all text is content.
@@ -107,22 +107,22 @@ async def serve_chat(protocol: type[ChatProtocol[Any]], call: Call) -> None:
         check_logprobs(requests, runner)
         answers = [Answer(runner, one, server.metrics, chat.form) for one in requests]
         if answers and chat.streams:
-            await _stream(chat, answers)
+            await _stream(chat, call, answers)
             return
         whole = await chat.whole(await all_whole(answers))
     await call.json(whole)
 
 
-async def _stream(chat: ChatProtocol[Any], answers: list[Answer]) -> None:
+async def _stream(chat: ChatProtocol[Any], call: Call, answers: list[Answer]) -> None:
     async def send(index: int) -> None:
         async with answers[index] as answer:
             if chat.media_type == EVENTS:  # pings may be sent from now on
-                await out.begin()
-            await out.send_all(map(chat.frame, await chat.first(index, answer)))
+                await call.begin()
+            await call.send_all(map(chat.frame, await chat.first(index, answer)))
             async for parsed in answer:
-                await out.send_all(map(chat.frame, chat.chunks(index, parsed)))
-            await out.send_all(map(chat.frame, await chat.last(index, answer)))
+                await call.send_all(map(chat.frame, chat.chunks(index, parsed)))
+            await call.send_all(map(chat.frame, await chat.last(index, answer)))
 
-    async with chat.call.stream(chat.media_type, chat.ping) as out:
+    async with call.stream(chat.media_type, chat.ping):
         await some(send, len(answers))
-        await out.send_all([chat.end()])
+        await call.send_all([chat.end()])

@@ -14,6 +14,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -27,8 +28,6 @@ from .bodies import ClientGone, decoded, ignored
 from .errors import Problem, Refused, logger, problem_of
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from .bodies import Receive
     from .server import Server
 
@@ -38,57 +37,6 @@ PING = b": ping\n\n"
 DONE = b"data: [DONE]\n\n"
 _encode = msgspec.json.Encoder().encode
 _HEADERS = {"cache_control": "no-cache", "x_accel_buffering": "no"}
-
-
-class Stream:
-    """An answer in parts. Its status and headers are sent with the first of them, so that an error
-    before it has a status of its own.
-
-    Args:
-        ping: what is sent while there is nothing else, of server-sent events.
-    """
-
-    def __init__(self, call: Call, media_type: str, ping: bytes):
-        self._call, self._media_type, self._ping = call, media_type, ping
-        self._events = media_type == "text/event-stream"
-        self._sent = 0
-        self._alive: asyncio.Task[None] | None = None
-
-    async def begin(self) -> None:
-        """Sends status and headers."""
-        if not self._call.status:
-            await self._call.start(200, _HEADERS, self._media_type)
-            if self._events:
-                self._alive = asyncio.ensure_future(self._keep_alive())
-
-    async def send_all(self, parts: Iterable[bytes]) -> None:
-        """Sends parts at once, if there are any."""
-        if data := b"".join(parts):
-            await self.send(data)
-
-    async def send(self, data: bytes) -> None:
-        """Sends a part."""
-        if self._alive is None:
-            await self.begin()
-        self._sent += 1
-        await self._call.send(data)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._alive is not None:
-            self._alive.cancel()
-        if kind is None:
-            await self.begin()
-            await self._call.send(b"", more=False)
-
-    async def _keep_alive(self) -> None:
-        while True:
-            before = self._sent
-            await asyncio.sleep(_PING_SECONDS)
-            if self._sent == before:
-                await self._call.send(self._ping)
 
 
 def event(part: Any) -> bytes:
@@ -175,6 +123,7 @@ class Call:
         key: of the client, hashed; "" where the server wants none.
         body: of the request. path: the parameters of its path.
         finished: the answer is complete. warnings: see `warn`.
+        media_nbytes: of the images and sounds that were fetched.
         interruption: the last part of a stream that cannot go on; None for the API's usual one.
     """
 
@@ -186,6 +135,8 @@ class Call:
         self.body = b""
         self.receive: Receive | None = None
         self.status, self.finished = 0, False
+        self.media_nbytes = self._sent = 0
+        self._alive: asyncio.Task[None] | None = None
         self.warnings: list[str] = []
         self.interruption: Callable[[Problem], bytes] | None = None
 
@@ -208,6 +159,18 @@ class Call:
         fields = await ignored(self.body, kind)
         self.warn_ignored([*fields, *getattr(value, "ignored", ())])
         return value
+
+    async def fetch(self, url: str, param: str) -> bytes:
+        """See `Media.fetch`; refuses files that exceed `serve_items_bytes` together, too."""
+        data = await self.server.media.fetch(url, param)
+        self.media_nbytes += len(data)
+        if self.media_nbytes > limits.serve_items_bytes:
+            raise Refused(
+                f"{param} makes {self.media_nbytes:,} bytes with those before it, more than the "
+                "limit serve_items_bytes",
+                param=param,
+            )
+        return data
 
     def warn(self, text: str) -> None:
         """Notes what the answer lacks, for the log and for a header of the answer."""
@@ -254,9 +217,42 @@ class Call:
             body = b""
         await self.send(body, more=False)
 
-    def stream(self, media_type: str = EVENTS, ping: bytes = PING) -> Stream:
-        """Answers with parts as they come: `async with call.stream() as out: await out.send(…)`."""
-        return Stream(self, media_type, ping)
+    @asynccontextmanager
+    async def stream(self, media_type: str = EVENTS, ping: bytes = PING) -> AsyncIterator[None]:
+        """Answers with the parts that the block sends. Status and headers go with the first of
+        them, so that an error before it has a status of its own.
+
+        Args:
+            ping: sent while there is nothing else, of server-sent events.
+        """
+        self._media_type, self._ping = media_type, ping
+        try:
+            yield
+            await self.begin()
+        finally:
+            if self._alive is not None:
+                self._alive.cancel()
+        await self.send(b"", more=False)
+
+    async def begin(self) -> None:
+        """Sends status and headers of a stream, unless they were sent."""
+        if not self.status:
+            await self.start(200, _HEADERS, self._media_type)
+            if self._media_type == EVENTS:
+                self._alive = asyncio.ensure_future(self._keep_alive())
+
+    async def send_all(self, parts: Iterable[bytes]) -> None:
+        """Sends parts of a stream at once, if there are any."""
+        if data := b"".join(parts):
+            await self.begin()
+            await self.send(data)
+
+    async def _keep_alive(self) -> None:
+        while True:
+            before = self._sent
+            await asyncio.sleep(_PING_SECONDS)
+            if self._sent == before:
+                await self.send(self._ping)
 
     async def start(self, status: int, headers: Mapping[str, str], media_type: str) -> None:
         """Sends status and headers."""
@@ -273,6 +269,7 @@ class Call:
     async def send(self, data: bytes, more: bool = True) -> None:
         """Sends a part of the body."""
         self.finished = not more
+        self._sent += 1
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import copy
 import http.client
 import ipaddress
 import os
 import socket
 import ssl
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +25,9 @@ from ..storage import is_at
 from .errors import Refused
 
 _PORTS = {"http": 80, "https": 443}
+Fetch = Callable[[str, str], Awaitable[bytes]]
+"""The bytes of a URL, and the field of the request that has it, for messages."""
+
 _THREADS = 8  # images and sounds that are fetched at a time
 
 
@@ -47,15 +49,8 @@ class Media:
         self._folders = [os.path.realpath(folder) for folder in folders]
         self._hosts = frozenset(host.lower() for host in hosts)
         self._public = public or _is_public
-        self._nbytes = 0
         # Slow hosts hold up nothing else than these threads.
         self._threads = ThreadPoolExecutor(_THREADS, "media")
-
-    def of_request(self) -> Media:
-        """The same for one request, whose files have a limit together."""
-        own = copy.copy(self)
-        own._nbytes = 0
-        return own
 
     async def fetch(self, url: str, param: str | None = None) -> bytes:
         """The bytes of a data URL, or of a URL that is allowed.
@@ -64,19 +59,8 @@ class Media:
             param: the field of the request, for messages.
 
         Raises:
-            Refused: it is no such URL, is not allowed, or the files exceed `serve_items_bytes`.
+            Refused: it is no such URL, or is not allowed.
         """
-        data = await self._fetched(url, param)
-        self._nbytes += len(data)
-        if self._nbytes > limits.serve_items_bytes:
-            raise _refused(
-                f"makes {self._nbytes:,} bytes with those before it, more than the limit "
-                "serve_items_bytes",
-                param,
-            )
-        return data
-
-    async def _fetched(self, url: str, param: str | None) -> bytes:
         if url[:5].lower() == "data:":
             return data_of(url, param)
         try:

@@ -250,7 +250,7 @@ async def apply_template(call: Call) -> None:
 
 
 async def _chat(params: ApplyTemplateRequest, call: Call) -> ChatParams:
-    messages = await converted(params.messages or [], call.server.media.of_request())
+    messages = await converted(params.messages or [], call.fetch)
     variables = dated(params.chat_template_kwargs or {})
     if not params.add_generation_prompt:
         variables["add_generation_prompt"] = False

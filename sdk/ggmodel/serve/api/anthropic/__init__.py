@@ -238,7 +238,7 @@ async def _chat(params: CountRequest, call: Call) -> ChatParams:
     last = params.messages[-1] if params.messages else None
     thinks = params.thinking and {"enable_thinking": params.thinking.type != "disabled"}
     return ChatParams(
-        await converted(params.system, params.messages, call.server.media.of_request()),
+        await converted(params.system, params.messages, call.fetch),
         tools=[_schema_of(tool) for tool in tools],
         variables=thinks or {},
         continues=last is not None and last.role == "assistant" and not _calls(last),

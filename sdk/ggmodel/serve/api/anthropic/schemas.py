@@ -10,7 +10,7 @@ from msgspec import Struct
 from ...chat_requests import Message, Part, check_count, item_part, simplified, text_part, tool_call
 from ...endpoint import ErrorFormat, named_event
 from ...errors import Problem, Refused
-from ...media import Media, from_base64
+from ...media import Fetch, from_base64
 from ...requests import Finished
 
 
@@ -167,7 +167,7 @@ class InputMessage(Struct):
 
 
 async def converted(
-    system: str | list[Block] | None, messages: Sequence[InputMessage], media: Media
+    system: str | list[Block] | None, messages: Sequence[InputMessage], fetch: Fetch
 ) -> list[Message]:
     """The messages of a conversation, images as bytes. Results of tools become messages of their
     own.
@@ -179,35 +179,35 @@ async def converted(
     check_count(system if isinstance(system, list) else [], "system")
     conversation: list[Message] = []
     if system:
-        conversation.append({"role": "system", "content": await _content(system, "system", media)})
+        conversation.append({"role": "system", "content": await _content(system, "system", fetch)})
     for i, message in enumerate(messages):
         where = f"messages[{i}].content"
         if isinstance(message.content, str):
             conversation.append({"role": message.role, "content": message.content})
         elif message.role == "assistant":
-            conversation.append(await _assistant(message.content, where, media))
+            conversation.append(await _assistant(message.content, where, fetch))
         else:
-            conversation += await _user(message.role, message.content, where, media)
+            conversation += await _user(message.role, message.content, where, fetch)
     return conversation
 
 
-async def _user(role: str, blocks: list[Block], where: str, media: Media) -> list[Message]:
+async def _user(role: str, blocks: list[Block], where: str, fetch: Fetch) -> list[Message]:
     messages: list[Message] = []
     parts: list[Part] = []
     for i, block in enumerate(blocks):
         place = f"{where}[{i}]"
         if block.get("type") == "tool_result":
             id = _text(block, "tool_use_id", place)
-            content = await _content(block.get("content") or "", f"{place}.content", media)
+            content = await _content(block.get("content") or "", f"{place}.content", fetch)
             messages.append({"role": "tool", "tool_call_id": id, "content": content})
         else:
-            parts.append(await _part(block, place, media))
+            parts.append(await _part(block, place, fetch))
     if parts or not messages:
         messages.append({"role": role, "content": simplified(parts)})
     return messages
 
 
-async def _assistant(blocks: list[Block], where: str, media: Media) -> Message:
+async def _assistant(blocks: list[Block], where: str, fetch: Fetch) -> Message:
     parts: list[Part] = []
     calls: list[Any] = []
     thoughts: list[str] = []
@@ -219,7 +219,7 @@ async def _assistant(blocks: list[Block], where: str, media: Media) -> Message:
         elif kind == "thinking":
             thoughts.append(_text(block, "thinking", place))
         elif kind != "redacted_thinking":  # nobody here can read it
-            parts.append(await _part(block, place, media))
+            parts.append(await _part(block, place, fetch))
     message: Message = {"role": "assistant"}
     if parts or not calls:
         message["content"] = simplified(parts)
@@ -230,15 +230,15 @@ async def _assistant(blocks: list[Block], where: str, media: Media) -> Message:
     return message
 
 
-async def _content(content: Any, where: str, media: Media) -> str | list[Part]:
+async def _content(content: Any, where: str, fetch: Fetch) -> str | list[Part]:
     if isinstance(content, str):
         return content
     if not isinstance(content, list) or not all(isinstance(one, dict) for one in content):
         raise Refused(f"{where}: expected a text or a list of blocks", param=where)
-    return simplified([await _part(one, f"{where}[{i}]", media) for i, one in enumerate(content)])
+    return simplified([await _part(one, f"{where}[{i}]", fetch) for i, one in enumerate(content)])
 
 
-async def _part(block: Block, where: str, media: Media) -> Part:
+async def _part(block: Block, where: str, fetch: Fetch) -> Part:
     kind = block.get("type")
     if kind == "text":
         return text_part(_text(block, "text", where))
@@ -248,7 +248,7 @@ async def _part(block: Block, where: str, media: Media) -> Part:
         if not isinstance(source, dict):
             raise Refused(f"{where}: is missing", param=where)
         if kind == "image":
-            return item_part("image", await _image(source, where, media))
+            return item_part("image", await _image(source, where, fetch))
         if source.get("type") == "text":
             return text_part(_text(source, "data", where))
         raise Refused(f"{where}.type: documents are plain text here", param=f"{where}.type")
@@ -259,9 +259,9 @@ async def _part(block: Block, where: str, media: Media) -> Part:
     )
 
 
-async def _image(source: Block, where: str, media: Media) -> bytes:
+async def _image(source: Block, where: str, fetch: Fetch) -> bytes:
     if source.get("type") == "url":
-        return await media.fetch(_text(source, "url", where), f"{where}.url")
+        return await fetch(_text(source, "url", where), f"{where}.url")
     return from_base64(_text(source, "data", where), f"{where}.data")
 
 

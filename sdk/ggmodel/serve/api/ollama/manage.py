@@ -210,8 +210,8 @@ async def _in_thread(
         await task
         await call.json(Status())
         return
-    async with call.stream(LINES) as out:
+    async with call.stream(LINES):
         while (step := await steps.get()) is not None:
-            await out.send(line(Status(step)))
+            await call.send_all([line(Status(step))])
         await task
-        await out.send(line(Status()))
+        await call.send_all([line(Status())])

@@ -187,10 +187,9 @@ async def _answer(call: Call, translate: bool) -> None:
     async with call.server.models.use(form.text("model")) as runner:
         transcript = await runner.transcribe(request)
     if form.text("stream") == "true" and kind == "json":
-        async with call.stream() as out:
-            await out.send(event(TranscriptDelta(transcript.text)))
-            await out.send(event(TranscriptDone(transcript.text)))
-            await out.send(DONE)
+        delta, done = TranscriptDelta(transcript.text), TranscriptDone(transcript.text)
+        async with call.stream():
+            await call.send_all([event(delta), event(done), DONE])
     elif kind == "json":
         await call.json(Transcription(transcript.text))
     elif kind == "verbose_json":

@@ -131,7 +131,7 @@ class ChatCompletions(OpenAIProtocol[ChatRequest]):
         tools = functions("OpenAI", params.tools, self.call, "function")
         choice = params.tool_choice or "auto"
         chat = ChatParams(
-            await converted(params.messages, self.call.server.media.of_request()),
+            await converted(params.messages, self.call.fetch),
             tools=[schema_of(tool) for tool in tools],
             template=params.chat_template,
             variables=_variables(params),

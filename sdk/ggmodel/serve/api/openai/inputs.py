@@ -8,14 +8,14 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from ....bounds import limits
 from ...chat import ChatProtocol
 from ...chat_requests import Message, Part, check_count, item_part, simplified, text_part, tool_call
 from ...endpoint import DONE, Call, event
 from ...errors import Refused
-from ...media import Media, from_base64
+from ...media import Fetch, from_base64
 from ...requests import Finished, GrammarSpec, Runner, Tokenize
 from .schemas import head
 
@@ -43,30 +43,34 @@ class StructuredOutputs(Struct):
     grammar: str | None = None
     json_object: bool | None = None
 
-    def form(self, param: str) -> GrammarSpec | None:
-        """The form.
 
-        Args:
-            param: the field, for messages.
+def _one_form(
+    param: str,
+    json: dict[str, Any] | str | None,
+    regex: str | None,
+    choice: list[str] | None,
+    grammar: str | None,
+    json_object: bool | None = None,
+) -> GrammarSpec | None:
+    """The form that a field gives, or several fields under one name for messages.
 
-        Raises:
-            Refused: there are several.
-        """
-        forms = list[GrammarSpec]()
-        if self.json is not None:
-            text = self.json if isinstance(self.json, str) else encoded(self.json)
-            forms.append(GrammarSpec("json_schema", text))
-        if self.regex:
-            forms.append(GrammarSpec("regex", self.regex))
-        if self.choice:
-            forms.append(GrammarSpec("choice", encoded(self.choice)))
-        if self.grammar:
-            forms.append(GrammarSpec("gbnf" if "::=" in self.grammar else "lark", self.grammar))
-        if self.json_object:
-            forms.append(GrammarSpec("json"))
-        if len(forms) > 1:
-            raise Refused(f"{param}: give one form of the answer, not {len(forms)}", param=param)
-        return forms[0] if forms else None
+    Raises:
+        Refused: there are several.
+    """
+    forms = list[GrammarSpec]()
+    if json is not None:
+        forms.append(GrammarSpec("json_schema", json if isinstance(json, str) else encoded(json)))
+    if regex:
+        forms.append(GrammarSpec("regex", regex))
+    if choice:
+        forms.append(GrammarSpec("choice", encoded(choice)))
+    if grammar:
+        forms.append(GrammarSpec("gbnf" if "::=" in grammar else "lark", grammar))
+    if json_object:
+        forms.append(GrammarSpec("json"))
+    if len(forms) > 1:
+        raise Refused(f"{param}: give one form of the answer, not {len(forms)}", param=param)
+    return forms[0] if forms else None
 
 
 class Sampling(Struct, kw_only=True):
@@ -173,9 +177,9 @@ class Sampling(Struct, kw_only=True):
         if self.json_schema is not None:
             return schema(self.json_schema)
         if self.structured_outputs is not None:
-            return self.structured_outputs.form("structured_outputs")
+            return _one_form("structured_outputs", *structs.astuple(self.structured_outputs))
         guided = (self.guided_json, self.guided_regex, self.guided_choice, self.guided_grammar)
-        return StructuredOutputs(*guided).form("guided_…")
+        return _one_form("guided_…", *guided)
 
 
 S = TypeVar("S", bound="Sampling")
@@ -320,27 +324,28 @@ class ChatMessage(Struct):
 
 
 async def converted(
-    messages: Sequence[ChatMessage], media: Media, where: str = "messages"
+    messages: Sequence[ChatMessage], fetch: Fetch, where: str = "messages"
 ) -> list[Message]:
     """The messages, images and sounds as bytes.
 
     Args:
+        fetch: see `Call.fetch`.
         where: the field of the request that they are, for messages.
 
     Raises:
         Refused: there are too many, a part of a content is wrong, or its URL not allowed.
     """
     check_count(messages, where)
-    return [await _converted(one, f"{where}[{i}]", media) for i, one in enumerate(messages)]
+    return [await _converted(one, f"{where}[{i}]", fetch) for i, one in enumerate(messages)]
 
 
-async def _converted(message: ChatMessage, where: str, media: Media) -> Message:
+async def _converted(message: ChatMessage, where: str, fetch: Fetch) -> Message:
     fields: Message = {"role": _ROLES.get(message.role, message.role)}
     calls = list(message.tool_calls or ())
     if message.function_call is not None:
         calls.append(ToolCall(message.function_call))
     if isinstance(message.content, list):
-        fields["content"] = await _content(message.content, f"{where}.content", media)
+        fields["content"] = await _content(message.content, f"{where}.content", fetch)
     elif message.content is not None or not calls:
         fields["content"] = message.content or message.refusal or ""
     if message.content is None and not calls and message.role in ("user", "system", "developer"):
@@ -357,11 +362,11 @@ async def _converted(message: ChatMessage, where: str, media: Media) -> Message:
     return fields
 
 
-async def _content(parts: list[dict[str, Any]], where: str, media: Media) -> str | list[Part]:
-    return simplified([await _part(part, f"{where}[{i}]", media) for i, part in enumerate(parts)])
+async def _content(parts: list[dict[str, Any]], where: str, fetch: Fetch) -> str | list[Part]:
+    return simplified([await _part(part, f"{where}[{i}]", fetch) for i, part in enumerate(parts)])
 
 
-async def _part(part: dict[str, Any], where: str, media: Media) -> Part:
+async def _part(part: dict[str, Any], where: str, fetch: Fetch) -> Part:
     kind = part.get("type")
     if kind in ("text", "refusal", "input_text", "output_text"):
         return text_part(_text(part.get("refusal" if kind == "refusal" else "text"), where))
@@ -369,15 +374,15 @@ async def _part(part: dict[str, Any], where: str, media: Media) -> Part:
         source = part.get(kind)
         url = source.get("url") if isinstance(source, dict) else source
         where = f"{where}.{kind}.url"
-        return item_part(_URLS[str(kind)], await media.fetch(_text(url, where), where))
+        return item_part(_URLS[str(kind)], await fetch(_text(url, where), where))
     if kind == "input_image":
         where = f"{where}.image_url"
-        return item_part("image", await media.fetch(_text(part.get("image_url"), where), where))
+        return item_part("image", await fetch(_text(part.get("image_url"), where), where))
     if kind == "input_audio":
         source, where = part.get("input_audio"), f"{where}.input_audio.data"
         data = _text(source.get("data") if isinstance(source, dict) else None, where)
         if data[:5].lower() == "data:":
-            return item_part("audio", await media.fetch(data, where))
+            return item_part("audio", await fetch(data, where))
         return item_part("audio", from_base64(data, where))
     raise Refused(
         f"{where}.type: {kind!r:.50} is unsupported; supported are text, image_url, input_audio "

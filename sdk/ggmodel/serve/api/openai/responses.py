@@ -257,9 +257,9 @@ def _kept(call: Call, id: str | None) -> Stored | None:
     return kept
 
 
-async def _history(params: ResponseRequest, server: Server, before: Stored | None) -> list[Message]:
+async def _history(params: ResponseRequest, call: Call, before: Stored | None) -> list[Message]:
     """The messages that were kept, and the new ones; without the instructions."""
-    own = await converted(read_items(params.input), server.media.of_request(), "input")
+    own = await converted(read_items(params.input), call.fetch, "input")
     return [*(before.history if before else ()), *own]
 
 
@@ -345,7 +345,7 @@ class Responses(ChatProtocol[ResponseRequest]):
         """The request to the runner, as far as it can be made without it."""
         params, call = self.params, self.call
         self._before = _kept(call, params.previous_response_id)
-        self._history = await _history(params, call.server, self._before)
+        self._history = await _history(params, call, self._before)
         form = _form(params.text and params.text.format)
         return Request(_chat(params, self._history, call), _options(params), form)
 
