@@ -90,7 +90,7 @@ def replicas(handle: Any, lack: Callable[[], str] = str, count: int = 3) -> Repl
     def is_lost(error: BaseException) -> bool:
         return isinstance(error, Gone)
 
-    return Replicas("m", handle, count, is_lost=is_lost, lack=lack, patience=0.01)
+    return Replicas("m", handle, count, is_lost=is_lost, lack=lack, timeout=0.01)
 
 
 def events(handle: Handle, **more: Any) -> list[Any]:

@@ -36,34 +36,34 @@ class ResponseStore:
     """Answers by their id."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, Stored] = OrderedDict()
+        self._stored: OrderedDict[str, Stored] = OrderedDict()
         self._nbytes = 0
 
-    def put(self, id: str, kept: Stored) -> None:
+    def put(self, id: str, response: Stored) -> None:
         """Keeps an answer, unless it alone exceeds the limit."""
-        if kept.nbytes > limits.serve_stored_bytes:
+        if response.nbytes > limits.serve_stored_bytes:
             return
-        self._kept[id] = kept
-        self._nbytes += kept.nbytes
-        while len(self._kept) > limits.serve_stored or self._nbytes > limits.serve_stored_bytes:
-            _, oldest = self._kept.popitem(last=False)
+        self._stored[id] = response
+        self._nbytes += response.nbytes
+        while len(self._stored) > limits.serve_stored or self._nbytes > limits.serve_stored_bytes:
+            _, oldest = self._stored.popitem(last=False)
             self._nbytes -= oldest.nbytes
 
     def get(self, id: str, owner: str) -> Stored | None:
         """An answer of this client; None if there is none, or no longer."""
-        kept = self._kept.get(id)
-        if kept is None or kept.owner != owner:
+        response = self._stored.get(id)
+        if response is None or response.owner != owner:
             return None
-        self._kept.move_to_end(id)
-        return kept
+        self._stored.move_to_end(id)
+        return response
 
     def drop(self, id: str, owner: str) -> bool:
         """Forgets an answer; whether there was one."""
-        kept = self.get(id, owner)
-        if kept is None:
+        response = self.get(id, owner)
+        if response is None:
             return False
-        del self._kept[id]
-        self._nbytes -= kept.nbytes
+        del self._stored[id]
+        self._nbytes -= response.nbytes
         return True
 
 

@@ -72,7 +72,7 @@ async def asked() -> AsyncIterator[Asked]:
         while not peer.calls:
             await asyncio.sleep(0.001)
         yield peer, conversation, request
-        conversation.hang_up()
+        conversation.disconnect()
         request.cancel()
         await asyncio.wait({request})
 

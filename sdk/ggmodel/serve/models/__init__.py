@@ -115,7 +115,7 @@ class ModelPool:
                 if not runner.ended:
                     entry.note_success()
             finally:
-                entry.give_back()
+                entry.release()
                 if runner.ended and entry.runner is runner:
                     self._note_failure(entry, DeviceLost(_ENDED.format(name=entry.target.key)))
                     entry.runner = None
@@ -159,7 +159,7 @@ class ModelPool:
                 if self._closed:
                     raise Cancelled("the server ends") from None
                 raise
-        return entry.take()
+        return entry.acquire()
 
     def _started_one(self, task: asyncio.Task[None]) -> None:
         self._starts.discard(task)

@@ -277,14 +277,14 @@ class PoolEntry:
         runs = self.runner is not None and not self.runner.ended
         return runs and not self.lock.locked() and self.suits(options)
 
-    def take(self) -> PooledRunner:
+    def acquire(self) -> PooledRunner:
         """A request has the runner."""
         assert self.runner is not None
         self.active += 1
         self._idle.clear()
         return self.runner
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """The request is done with it."""
         self.active -= 1
         if not self.active:

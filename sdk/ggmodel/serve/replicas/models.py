@@ -40,7 +40,7 @@ class Replicas(RemoteRunner):
         count: of the replicas that are wanted.
         is_lost: whether an error of the handle means that the replica was lost.
         lack: the reason why no replica can answer now; "" where there is one.
-        patience: seconds without any answer after which it is asked for the lack, again and again.
+        timeout: seconds without any answer after which it is asked for the lack, again and again.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class Replicas(RemoteRunner):
         *,
         is_lost: Callable[[BaseException], bool],
         lack: Callable[[], str],
-        patience: float = 60.0,
+        timeout: float = 60.0,
     ):
         self.name, self._count = name, count
-        self._is_lost, self._lack, self._patience = is_lost, lack, patience
+        self._is_lost, self._lack, self._timeout = is_lost, lack, timeout
         self._generate = handle.options(method_name="generate", stream=True)
         self._ask_one = handle.options(method_name="ask")
         self._state_of_one = handle.options(method_name="state")
@@ -173,7 +173,7 @@ class Replicas(RemoteRunner):
         """
         waiting = asyncio.ensure_future(answer)
         try:
-            while not (await asyncio.wait([waiting], timeout=self._patience))[0]:
+            while not (await asyncio.wait([waiting], timeout=self._timeout))[0]:
                 if lack := await asyncio.to_thread(self._lack):
                     raise DeviceLost(f"no replica of {self.name} can answer: {lack}")
             return waiting.result()

@@ -68,7 +68,7 @@ class Child:
 
     Args:
         first: the first line that it reads.
-        heard: called in the loop with each message.
+        on_message: called in the loop with each message.
 
     Attributes:
         ended: set when it has ended; `post_mortem` says how.
@@ -78,9 +78,9 @@ class Child:
     """
 
     def __init__(
-        self, module: str, first: Mapping[str, Any], heard: Callable[[dict[str, Any]], None]
+        self, module: str, first: Mapping[str, Any], on_message: Callable[[dict[str, Any]], None]
     ):
-        self._loop, self._heard = asyncio.get_running_loop(), heard
+        self._loop, self._on_message = asyncio.get_running_loop(), on_message
         self.ended = asyncio.Event()
         self.post_mortem = ""
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
@@ -111,7 +111,7 @@ class Child:
         with self._process.stdout as lines:
             for line in lines:
                 with suppress(ValueError):
-                    self._call(self._heard, json.loads(line))
+                    self._call(self._on_message, json.loads(line))
         status = self._process.wait()
         assert self._process.stdin is not None
         with suppress(OSError):
@@ -215,7 +215,7 @@ class RunnerConnection(RemoteRunner, asyncio.Protocol):
     def lose(self, error: Error) -> None:
         """Ends all requests and the connection to a runner that is of no use any more."""
         self.fail(error)
-        self.hang_up()
+        self.disconnect()
 
     def _lost_again(self) -> Error:
         """The error for one more request."""
@@ -324,7 +324,7 @@ class RunnerConnection(RemoteRunner, asyncio.Protocol):
                     self._take(message)
         except (msgspec.MsgspecError, FormatError) as error:
             log.error("the runner process of %s sent an invalid message: %s", self.name, error)
-            self.hang_up()
+            self.disconnect()
 
     def _greet(self, error: Error | None) -> None:
         if self._greeted.done():
@@ -344,7 +344,7 @@ class RunnerConnection(RemoteRunner, asyncio.Protocol):
     def resume_writing(self) -> None:
         self._writable.set()
 
-    def hang_up(self) -> None:
+    def disconnect(self) -> None:
         """Ends the connection."""
         if self._transport is not None:
             self._transport.abort()  # to a process that stands still nothing can be flushed

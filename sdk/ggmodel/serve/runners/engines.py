@@ -78,7 +78,7 @@ class GgmodelRunner(RunnerConnection):
         self._progress, self._admit = progress, admit
         first = {"model": model, "token": token, "options": dict(options or {})}
         first |= {"stored": stored, "asks": admit is not None, "pause": pause()}
-        self._child = Child(_MODULE, first, self._heard)
+        self._child = Child(_MODULE, first, self._on_message)
         self.pid = self._child.pid
         watch = asyncio.ensure_future(self._watch())
         try:
@@ -96,7 +96,7 @@ class GgmodelRunner(RunnerConnection):
 
     # the process
 
-    def _heard(self, message: dict[str, Any]) -> None:
+    def _on_message(self, message: dict[str, Any]) -> None:
         event, loading = message.get("event"), self._loading
         self._watchdog_of_loading.heard()
         if event == "listening":
@@ -155,7 +155,7 @@ class GgmodelRunner(RunnerConnection):
     async def close(self) -> None:
         """Ends the process; requests that run get Cancelled. Idempotent."""
         self.fail(Cancelled(f"the server unloads {self.name}"))
-        self.hang_up()
+        self.disconnect()
         await self._child.end()
         await self._watching
 

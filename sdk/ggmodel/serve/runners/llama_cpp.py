@@ -93,7 +93,7 @@ class LlamaCppRunner:
             self.needs = Needs(size, _free_memory(), size)
         taken = {name: value for name, value in options.items() if name in _TAKEN}
         first = {"model": str(path), "token": token, "options": taken}
-        self._child = Child(_MODULE, first, self._heard)
+        self._child = Child(_MODULE, first, self._on_message)
         self.pid = self._child.pid
         ended = asyncio.ensure_future(self._child.ended.wait())
         try:
@@ -110,7 +110,7 @@ class LlamaCppRunner:
             ended.cancel()
         return self
 
-    def _heard(self, message: dict[str, Any]) -> None:
+    def _on_message(self, message: dict[str, Any]) -> None:
         if self._ready.done():
             return
         if message.get("event") == "ready":

@@ -213,11 +213,11 @@ def _run_package(path: str, token: str, kind: str, options: Mapping[str, Any]) -
         server = xllamacpp.Server(params)
     except Exception as error:
         raise ComputeError(f"llama.cpp cannot load {path}: {error}") from error
-    _kept.append(server)
+    _servers.append(server)
     return int(server.listening_address.rpartition(":")[2])
 
 
-_kept: list[Any] = []
+_servers: list[Any] = []
 
 
 if __name__ == "__main__":

@@ -219,42 +219,42 @@ async def prompt_tokens(runner: Runner, request: Request) -> int:
 
 async def show(call: Call) -> None:
     """Give an answer that was kept."""
-    await call.reply(_existing(call).answer, JSON)
+    await call.reply(_stored(call).answer, JSON)
 
 
 async def delete(call: Call) -> None:
     """Forget an answer."""
-    _existing(call)
+    _stored(call)
     call.server.stored.drop(call.path["id"], call.key)
     await call.json(ResponseDeleted(call.path["id"]))
 
 
 async def list_input(call: Call) -> None:
     """List the items that the request of a kept answer had."""
-    items = _existing(call).input
+    items = _stored(call).input
     ids = [item.get("id") for item in items]
     await call.json(InputItems(items, ids[0] if ids else None, ids[-1] if ids else None))
 
 
-def _existing(call: Call) -> Stored:
+def _stored(call: Call) -> Stored:
     id = call.path["id"]
-    kept = call.server.stored.get(id, call.key)
-    if kept is None:
+    stored = call.server.stored.get(id, call.key)
+    if stored is None:
         raise Refused(f"no response has the id {id!r:.100}, or no longer", 404)
-    return kept
+    return stored
 
 
-def _kept(call: Call, id: str | None) -> Stored | None:
+def _previous(call: Call, id: str | None) -> Stored | None:
     if id is None:
         return None
-    kept = call.server.stored.get(id, call.key)
-    if kept is None:
+    stored = call.server.stored.get(id, call.key)
+    if stored is None:
         raise Refused(
             f"previous_response_id: no response has the id {id!r:.100}, or no longer",
             param="previous_response_id",
             code="previous_response_not_found",
         )
-    return kept
+    return stored
 
 
 async def _history(params: ResponseRequest, call: Call, before: Stored | None) -> list[Message]:
@@ -344,7 +344,7 @@ class Responses(ChatProtocol[ResponseRequest]):
     async def request(self) -> Request:
         """The request to the runner, as far as it can be made without it."""
         params, call = self.params, self.call
-        self._before = _kept(call, params.previous_response_id)
+        self._before = _previous(call, params.previous_response_id)
         self._history = await _history(params, call, self._before)
         form = _form(params.text and params.text.format)
         return Request(_chat(params, self._history, call), _options(params), form)
