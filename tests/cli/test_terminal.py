@@ -28,3 +28,12 @@ def test_the_bar_names_what_is_under_way(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(terminal, "progress_bar", bar)
     assert terminal.with_progress(iter("abcd"), ["one", "two", "three", "four"]) == [*"abcd"]
     assert shown == [(0, "one"), (0.25, "two"), (0.5, "three"), (0.75, "four")]
+
+
+def test_progress_in_a_pipe(capsys: pytest.CaptureFixture[str]):
+    for lines in (False, True):
+        with terminal.progress_bar("computing", lines) as progress:
+            for share, text in ((0.0, "a: the prompt"), (0.1, "a: the prompt"), (0.5, "b")):
+                progress(share, text)
+        expected = "computing: a: the prompt\ncomputing: b\n" if lines else ""
+        assert capsys.readouterr() == ("", expected)

@@ -37,10 +37,10 @@ Every prompt is also computed in other ways:
   selection bias and limits of groups. Each expert that the reference chose must lie above all that
   it has below that one, unless both are nearer than float32 rounds. All runs compute with the
   reference's choices, so that a prompt may come as near to a tie as it likes.
-- With weights in F16 and Q8_0, compared with the golden's logits of such weights. The bounds are
-  2.5e-7 and 2e-4 a layer: ggml rounds activations, too.
-- With weights in BF16, compared with the same weights in F32. The bound is 64 times that of F16:
-  three bits less.
+- With weights in F16 and Q8_0, compared with the golden's logits of such weights, and in BF16,
+  compared with the same weights in F32. The bound is four times the distance that these weights
+  have from the logits of exact ones in transformers. ggml rounds activations, too, at the same
+  products and to as many bits, which moves the logits 0.3 to 2.4 times as far here.
 
 The column "split" has the worst of the first item. An embedding model computes each text alone
 there, and compares all rounded weights with the same weights in F32. Types of tensors are those of

@@ -86,7 +86,7 @@ def about(**changes: Any) -> bytes:
     found = saved("mixtral")
     names = ("config", "tensors", "versions", "image", "order", "others")
     text = {name: getattr(found, name) for name in names}
-    text |= {"format": 1, "given": {}, "results": {}, **changes}
+    text |= {"format": 2, "given": {}, "results": {}, **changes}
     return npy(json.dumps(text))
 
 

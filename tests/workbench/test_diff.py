@@ -19,6 +19,7 @@ from ggmodel.convert import from_hf
 from ggmodel.errors import PromptError
 from ggmodel.gguf_file import MemorySource
 from ggmodel.model import PermuteRope, Pixels, find
+from ggmodel.nn import layers
 from ggmodel.workbench import golden
 from ggmodel.workbench.activations import errors
 from ggmodel.workbench.diff import diff
@@ -422,6 +423,39 @@ def test_a_factor_alone_is_named(tmp_path: Path):
         "layers[0].ffn",
         "the reference's is 0.8 times that",
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "note"),
+    [
+        ("mllama", "vision.layers[0]", "by tanh, the reference's by the error function"),
+        ("qwen2audio", "encoder.layers[0]", "by tanh, the reference's by the error function"),
+        ("gemma3", "vision.layers[0].ffn", "by the error function, the reference's by tanh"),
+    ],
+)
+def test_the_other_form_of_gelu_is_no_rounding(
+    name: str, path: str, note: str, monkeypatch: pytest.MonkeyPatch
+):
+    forms = layers._ACTIVATIONS.copy()
+    monkeypatch.setitem(layers._ACTIVATIONS, "gelu", forms["gelu_pytorch_tanh"])
+    monkeypatch.setitem(layers._ACTIVATIONS, "gelu_pytorch_tanh", forms["gelu"])
+    found = compared(name)
+    assert found.first is not None
+    assert (found.first.path, found.first.note) == (path, f"its GELU is {note}")
+
+
+def test_an_input_in_another_layout_brings_its_rounding_along():
+    theirs = np.random.default_rng(3).normal(size=(5, 8)).astype(np.float32)
+    maker, reader = (ModuleDiff(n, n, "Linear", bound=b) for n, b in (("up", 1e-6), ("down", 1e-8)))
+    maker.result = errors(theirs * np.float32(1 + 2e-4), theirs)
+    reader.result = errors(theirs * np.float32(1 + 3e-4), theirs)
+    wiring = Wiring(readers={maker: [(reader, False)]})
+    judge(maker, [], wiring)
+    judge(reader, [maker], wiring)
+    assert (maker.verdict, reader.verdict) == ("equal", "follows")
+    reader.verdict = "unjudged"
+    judge(reader, [maker], Wiring())
+    assert reader.verdict == "diverges"
 
 
 @pytest.mark.parametrize("left", [9.798 / 9.8125, 9.798], ids=["rounded", "missing"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ import pytest
 
 from ggmodel.errors import ArchitectureError, ConfigError, FormatError, Unsupported
 from ggmodel.workbench import golden
-from ggmodel.workbench.golden.update import update
+from ggmodel.workbench.golden.update import Made, update
 
 GOLDENS = Path(__file__).parents[1] / "golden"
 LLAMA = Path(__file__).parents[1] / "models" / "outside" / "llama.py"
@@ -117,6 +118,37 @@ def test_what_transformers_refuses_is_an_error_of_the_case(
         ConfigError, match=r"'plain_gqa' cannot .* no such model type and a page of advice$"
     ):
         next(update(folder))
+
+
+def made(golden: golden.Golden, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
+    """`--update`, as if the reference had computed this."""
+    compute = SimpleNamespace(compute=lambda want: golden)
+    reference = {"quiet": lambda: None, "Case": lambda *_: compute, "prepared": lambda *_: None}
+    stand_in = SimpleNamespace(**reference)
+    monkeypatch.setitem(sys.modules, "ggmodel.workbench.golden.reference", stand_in)
+    monkeypatch.setattr("ggmodel.workbench.golden.reference", stand_in, raising=False)
+    return next(update(folder))
+
+
+def test_a_case_that_rounding_alone_would_fail_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    one = golden.Golden.load(folder / "plain_gqa.npz")
+    assert made(one, folder, monkeypatch).case == "plain_gqa"
+    steady = replace(one, logits_f16=one.logits)  # as if rounded weights moved nothing
+    with pytest.raises(ConfigError, match=r"rounding alone would fail it: F16: NMSE .* \(bound"):
+        made(steady, folder, monkeypatch)
+    wrong = replace(steady, logits=-one.logits)  # the model is at fault, not the case
+    assert made(wrong, folder, monkeypatch).case == "plain_gqa"
+
+
+def test_bounds_of_rounded_weights_follow_from_the_reference(folder: Path):
+    one = golden.Golden.load(folder / "plain_gqa.npz")
+    (outcome,) = golden.check(folder)
+    bounds = {run.name: run.bound for run in outcome.runs}
+    for name, logits in (("F16", one.logits_f16), ("Q8_0", one.logits_q8_0)):
+        assert bounds[name] == pytest.approx(1e-8 + 4 * golden.nmse(logits, one.logits))
+    assert bounds["F16"] < bounds["BF16"] / 16 < bounds["Q8_0"]
 
 
 def test_a_function_of_the_cases_that_fails_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch):

@@ -19,13 +19,14 @@ from tests.golden.files import HERE, load_golden
 from tests.workbench.saved import saved, source_of
 
 MODELS = Path(ggmodel.__file__).parent / "models"
+GROUPED = Path(__file__).parent / "grouped"
 EXACT: dict[str, Any] = {"kv_type": "f32", "flash_attention": "off"}
 
 
-def lfm2(folder: Path, old: str, new: str) -> Path:
-    """Its architecture out of tree, with one line changed."""
-    shutil.copytree(MODELS / "lfm2", folder / "lfm2", ignore=shutil.ignore_patterns("__pycache__"))
-    path = folder / "lfm2" / "model.py"
+def changed(source: Path, folder: Path, file: str, old: str, new: str) -> Path:
+    """An architecture out of tree, with one line changed."""
+    shutil.copytree(source, folder / source.name, ignore=shutil.ignore_patterns("__pycache__"))
+    path = folder / source.name / file
     text = path.read_text()
     assert text.count(old) == 1, f"{old!r} is not there once"
     path.write_text(text.replace(old, new))
@@ -36,21 +37,36 @@ def run_of(outcome: golden.Outcome, name: str) -> golden.runs.Run:
     return next(run for run in outcome.runs if run.name == name)
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("(scores + self.bias).top_k", "scores.top_k"),
-        ("self.router(x).sigmoid()", "self.router(x).softmax()"),
-    ],
-    ids=["bias ignored", "softmax for sigmoid"],
-)
+BIASED = "(scores + self.bias).top_k", "scores.top_k"
+SOFTMAX = "self.router(x).sigmoid()", "self.router(x).softmax()"
+
+
+@pytest.mark.parametrize(("old", "new"), [BIASED, SOFTMAX], ids=["bias ignored", "softmax"])
 def test_another_choice_is_the_routers(tmp_path: Path, old: str, new: str):
-    models = lfm2(tmp_path, old, new)
+    models = changed(MODELS / "lfm2", tmp_path, "model.py", old, new)
     (outcome,) = golden.check(HERE / "lfm2", "experts", models)
     run = run_of(outcome, "routers")
     assert not (outcome.ok or run.ok)
     assert run.note.startswith("blk.1.ffn: the router prefers expert ")
     assert "the reference has" in str(outcome)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("", ""),
+        ("self.limited(scores + self.bias).top_k", "(scores + self.bias).top_k"),
+        ("self.limited(scores + self.bias)", "self.limited(scores)"),
+        SOFTMAX,
+    ],
+    ids=["right", "limit ignored", "bias ignored", "softmax"],
+)
+def test_groups_of_experts(tmp_path: Path, old: str, new: str):
+    models = GROUPED if not old else changed(GROUPED, tmp_path, "dots1.py", old, new) / "grouped"
+    (outcome,) = golden.check(GROUPED / "goldens" / "dots1", models=models)
+    run = run_of(outcome, "routers")
+    assert outcome.ok == run.ok == (not old)
+    assert run.note.startswith("blk.1.ffn: the router prefers expert ") == bool(old)
 
 
 def test_a_choice_near_a_tie_is_no_difference():

@@ -157,7 +157,7 @@ _FORMAT = 2
 _RATIO = 64  # the most bytes that a byte of a file may unpack to: numbers hardly shrink
 _SPARE = 16 << 20
 _ARRAYS = {"given": "module_inputs", "results": "results"}  # in a file → here
-_TEXTS = ("config", "tensors", "versions", "image", "order", "others", "tanhs")
+_TEXTS = ("config", "tensors", "versions", "image", "order", "others", "gelus")
 
 
 @dataclass
@@ -175,7 +175,7 @@ class Activations:
             names.
         module_inputs, results: module → its input, its result; float32. Further results of the
             same size are called "name#1", …
-        tanhs: module → how often tanh is computed in it, that of a GELU included.
+        gelus: module → how often it computes the error function, and tanh; that of a GELU included.
         routers: of experts, in the order of execution.
     """
 
@@ -188,7 +188,7 @@ class Activations:
     others: list[str] = field(default_factory=list)
     module_inputs: dict[str, np.ndarray] = field(default_factory=dict)
     results: dict[str, np.ndarray] = field(default_factory=dict)
-    tanhs: dict[str, int] = field(default_factory=dict)
+    gelus: dict[str, list[int]] = field(default_factory=dict)
     routers: list[Router] = field(default_factory=list)
 
     @property
@@ -256,13 +256,14 @@ def _check(record: Activations, path: str | Path) -> None:
     """Raises `FormatError` if a part has the wrong type."""
     kinds = {"order": list, "others": list}
     ids = record.inputs.get("input_ids")
+    gelus = record.gelus.values() if isinstance(record.gelus, dict) else ()
     if (
         not all(isinstance(getattr(record, name), kinds.get(name, dict)) for name in _TEXTS)
         or not all(
             isinstance(text, str) for text in (*record.tensors, *record.order, *record.others)
         )
         or not all(isinstance(text, str) for text in record.versions.values())
-        or not all(isinstance(count, int) for count in record.tanhs.values())
+        or not all(isinstance(n, list) and list(map(type, n)) == [int] * 2 for n in gelus)
         or ids is None
         or ids.dtype.kind not in "iu"
         or not ids.size

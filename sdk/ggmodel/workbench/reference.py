@@ -83,7 +83,7 @@ def run(
         if name and id(module) not in recorded and next(module.parameters(False), None) is not None:
             hooks.note(name, module)
     try:
-        with torch.no_grad(), hooks.counting(), choosing(config) as activations.routers:
+        with torch.no_grad(), hooks.counting(), choosing(net) as activations.routers:
             net(**keywords, use_cache=False)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
@@ -92,16 +92,17 @@ def run(
 
 
 @contextmanager
-def choosing(config: Mapping[str, Any], imposed: Sequence[Router] = ()) -> Iterator[list[Router]]:
+def choosing(net: Any, imposed: Sequence[Router] = ()) -> Iterator[list[Router]]:
     """A list, to which each router that chooses experts within the block adds itself, in the order
     of execution: the calls of `topk` whose scores are [tokens, experts].
 
     Args:
-        config: config.json.
+        net: a model of transformers; it computes no loss of its routers, which would ask again.
         imposed: choices that the routers have to make, in that order; they may be of a longer text.
     """
     torch = _need("torch")
-    experts, routers = _experts(config), list[Router]()
+    experts, routers = _experts(net.config.to_dict()), list[Router]()
+    net.config.get_text_config().output_router_logits = False
 
     class Choosing(torch.overrides.TorchFunctionMode):
         def __torch_function__(
@@ -132,7 +133,7 @@ def _experts(config: Mapping[str, Any]) -> int:
     for key, value in config.items():
         if isinstance(value, Mapping):
             numbers.append(_experts(value))
-        elif key.endswith("experts"):
+        elif str(key).endswith("experts"):
             numbers += [n for n in np.ravel(value) if isinstance(n, (int, np.integer))]
     return max(map(int, numbers))
 
@@ -256,8 +257,9 @@ class _Hooks:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Within the block, each tanh is counted in the modules around it."""
-        torch, tanhs, running = self.torch, self.record.tanhs, self._running
+        """Within the block, error functions and tanh are counted in the modules around them."""
+        torch, gelus, running = self.torch, self.record.gelus, self._running
+        erfs, tanhs = (torch.erf, torch.Tensor.erf), (torch.tanh, torch.Tensor.tanh)
 
         class Counting(torch.overrides.TorchFunctionMode):
             def __torch_function__(
@@ -265,8 +267,10 @@ class _Hooks:
             ) -> Any:
                 gelu = function is torch.nn.functional.gelu
                 by_tanh = gelu and (kwargs or {}).get("approximate") == "tanh"
-                if by_tanh or function in (torch.tanh, torch.Tensor.tanh):
-                    tanhs.update({name: tanhs.get(name, 0) + 1 for name in running})
+                if gelu or function in (*erfs, *tanhs):
+                    for name in running:
+                        counts = gelus.setdefault(name, [0, 0])
+                        counts[by_tanh or function in tanhs] += 1
                 return function(*args, **(kwargs or {}))
 
         with Counting():

@@ -168,14 +168,15 @@ class Routing:
         Args:
             nmse: error of the scores that rounding explains, for each module or for all.
         """
-        pairs = zip(self.modules, self.routers, strict=False)
-        told = {
-            name: router.misled(
-                self._values[name], nmse if isinstance(nmse, float) else nmse.get(name, 0.0)
+        told: dict[str, str] = {}
+        for name, router in zip(self.modules, self.routers, strict=False):
+            rounding = nmse.get(name, 0.0) if isinstance(nmse, Mapping) else nmse
+            scores = self._values.get(name)
+            told[name] = (
+                "its scores were not computed"
+                if scores is None
+                else router.misled(scores, rounding)
             )
-            for name, router in pairs
-            if name in self._values
-        }
         return {name: text for name, text in told.items() if text}
 
 

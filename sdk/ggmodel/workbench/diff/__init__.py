@@ -6,6 +6,7 @@ that merely passes an error on is not at fault. Nested modules are judged innerm
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -77,7 +78,8 @@ def _matched(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
 
 _MOST_RESULTS = 4  # tensors of one module of the reference that are compared
 _MOST_ALONE = 3  # tokens that are computed alone, behind the others
-_TABLES = ("gelu", "gated_gelu")  # ops that read ggml's table
+# Ops of GELU and its function; those by tanh read ggml's table.
+_GELUS = {"gelu": "tanh", "gated_gelu": "tanh", "gelu_erf": "erf"}
 _WORKBENCH = str(Path(__file__).parents[1])  # the head of most models is called from there
 
 
@@ -202,6 +204,7 @@ class _Comparing:
         self._places: dict[str, ModuleDiff] = {}  # names of ops → modules
         self._known: set[str] = set()
         self._read: set[int] = set()  # uids of weights
+        self._others: dict[ModuleDiff, str] = {}  # modules with another function, and which
 
     def begin_tower(self, recording: Recording) -> See:
         """As `begin`, for the graph of an image: layers may have their rows in another order."""
@@ -219,13 +222,13 @@ class _Comparing:
         """The first call of each module becomes a row."""
         rows_of: dict[int, list[tuple[ModuleDiff, str]]] = {}
         made: list[tuple[ModuleDiff, ModuleCall]] = []
-        tables = _tables(recording)
+        gelus = _gelus(recording)
         for call in recording.calls:
             path = call.module.path
             if path in self._known:
                 continue
             self._known.add(path)
-            row = self._places[call.module.scope] = self._row(call, tables)
+            row = self._places[call.module.scope] = self._row(call, gelus)
             made.append((row, call))
             for node, side in ((call.input, "input"), (call.result, "result")):
                 if node is not None:
@@ -243,15 +246,19 @@ class _Comparing:
 
         return see
 
-    def _row(self, call: ModuleCall, tables: list[str]) -> ModuleDiff:
+    def _row(self, call: ModuleCall, gelus: list[tuple[str, str]]) -> ModuleDiff:
         place, node = call.module, call.result
         pair = self.pairs.get(place.path)
         name = pair.name if pair else "" if not place.path else None
-        inside = [t for t in tables if not place.scope or f"{t}.".startswith(f"{place.scope}.")]
+        around = f"{place.scope}." if place.scope else ""
+        inside = Counter(kind for kind, scope in gelus if f"{scope}.".startswith(around))
         row = ModuleDiff(place.path, name, type(place.module).__name__, token=self.token)
-        # The table is allowed for a GELU by tanh of the reference, not for one in place of its erf.
-        tanhs = self.reference.tanhs.get(name or "", 0)
-        row.bound = bound_of(place.module) + TABLE * min(len(inside), tanhs)
+        by_erf, by_tanh = self.reference.gelus.get(name or "", (0, 0))
+        row.bound = bound_of(place.module) + TABLE * min(inside["tanh"], by_tanh)
+        if inside["tanh"] and by_erf and not by_tanh:
+            self._others[row] = "its GELU is by tanh, the reference's by the error function"
+        elif inside["erf"] and by_tanh and not by_erf:
+            self._others[row] = "its GELU is by the error function, the reference's by tanh"
         if node is not None:
             own = node.site is not None and not str(node.site).startswith(_WORKBENCH)
             row.shape, row.line = node.shape, str(node.site) if own else ""
@@ -363,9 +370,19 @@ class _Comparing:
         for i, row in enumerate(self.rows):
             judge(row, self.rows[:i], self._wiring)
         if self.token is None:
+            self._judge_functions()
             self._judge_routers()
         blame_author(self.rows, self._wiring, self._places)
         return self.rows
+
+    def _judge_functions(self) -> None:
+        """Blames the first module with another function, unless an error was made before it: how
+        much the two forms of GELU differ depends on the numbers."""
+        for row in self.rows:
+            if row in self._others:
+                row.verdict, row.note = "diverges", self._others[row]
+            if row.wrong:
+                return
 
     def _judge_routers(self) -> None:
         """Blames the first module that chooses other experts than the reference, unless an error
@@ -413,7 +430,7 @@ def _first_rows(theirs: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return theirs
 
 
-def _tables(recording: Recording) -> list[str]:
-    """The modules that read ggml's tables, one entry for each op."""
-    ops = (n for n in recording.graph.schedule if n.op is not None and n.op.name in _TABLES)
-    return [module_of(node) for node in ops]
+def _gelus(recording: Recording) -> list[tuple[str, str]]:
+    """The function of each GELU, and the module that computes it."""
+    ops = ((n.op.name, n) for n in recording.graph.schedule if n.op is not None)
+    return [(_GELUS[name], module_of(node)) for name, node in ops if name in _GELUS]

@@ -79,10 +79,11 @@ def each_case(cases: Cases, only: str | None, work: Callable[[str], Iterable[R]]
         raise ConfigError("\n".join([f"{len(errors)} cases of {cases.folder} failed:", *lines]))
 
 
-# The NMSE that a layer, or the head, adds to the logits because ggml rounds activations to the
-# weights' type. With the same rounding transformers is 1.7e-7 (F16) and 1.5e-4 (Q8_0) a layer away
-# from itself; BF16 has 3 bits less than F16, so 64 times the squared error.
-ROUNDING = {DType.F16: 2.5e-7, DType.BF16: 64 * 2.5e-7, DType.Q8_0: 2e-4}
+# Types of weights that are compared. ggml rounds activations to them, too, at the same products as
+# the weights and to as many bits: that moves the results about as far as the reference moves when
+# its weights are rounded. In the goldens of this repository it is 0.3 to 2.4 times as far.
+REDUCED = DType.F16, DType.BF16, DType.Q8_0
+ACTIVATIONS = 4
 # On the numpy backend, in float64 and without ggml's tables, only the reference rounds: 1e-12.
 FLOAT64 = 1e-10
 TOLERANCE = 1e-12  # NMSE of a regenerated golden: another machine, or another version of torch
@@ -351,7 +352,8 @@ def _in_float64(loading: Loading, golden: Golden) -> Iterator[Run]:
 
 def _rounded(loading: Loading, golden: Golden, bound: float) -> Iterator[Run]:
     """The prompt with rounded weights. The golden has the logits of those in F16 and Q8_0; BF16 is
-    compared with the same weights in F32."""
+    compared with the same weights in F32. The bound follows from how far rounded weights move the
+    reference."""
     prompt = golden.prompt.tolist()
     recorded = {DType.F16: golden.logits_f16, DType.BF16: None, DType.Q8_0: golden.logits_q8_0}
     for dtype, want in recorded.items():
@@ -360,7 +362,7 @@ def _rounded(loading: Loading, golden: Golden, bound: float) -> Iterator[Run]:
             with loading.load(in_float32(source)) as model, routed(model, golden.routers):
                 want = model.logits(prompt)
         with loading.load(source) as model, routed(model, golden.routers):
-            most = bound + ROUNDING[dtype] * _parts(model)
+            most = bound + ACTIVATIONS * nmse(want, golden.logits)
             yield Run(dtype.name, nmse(model.logits(prompt), want), most)
 
 
@@ -375,20 +377,15 @@ def _embedded(loading: Loading, golden: Embeddings, name: str, bound: float) -> 
     with loading.load(source_of(golden, models=loading.models)) as model:
         error = nmse(vectors(model, together), golden.vectors)
         others = [Run("each text alone", nmse(vectors(model, apart), golden.vectors), bound)]
-        parts = _parts(model)
     with loading.load(source_of(golden, models=loading.models), backend="reference") as model:
         others.append(Run("float64", nmse(vectors(model, together), golden.vectors), FLOAT64))
-    for dtype, rounding in ROUNDING.items():
+    for dtype in REDUCED:
         source = source_of(golden, dtype, loading.models)
         with loading.load(source) as model, loading.load(in_float32(source)) as exact:
-            off = nmse(vectors(model, together), vectors(exact, together))
-        others.append(Run(dtype.name, off, bound + rounding * parts))
+            got, want = vectors(model, together), vectors(exact, together)
+        most = bound + ACTIVATIONS * nmse(want, golden.vectors)
+        others.append(Run(dtype.name, nmse(got, want), most))
     return Outcome(name, len(golden.texts), error, bound, None, tuple(others))
-
-
-def _parts(model: LoadedModel) -> int:
-    """Layers, and the head."""
-    return len(list(model.model.caches())) + 1
 
 
 def laid_out(model: Any, golden: Golden, prompt: Prompt) -> list[Any]:

@@ -128,7 +128,7 @@ class Reference:
         self, ids: list[int], pictures: list[Picture], imposed: Sequence[Router] = ()
     ) -> tuple[Array, list[Router]]:
         """The logits of a text, and the choices of experts; see `choosing`."""
-        with choosing(self.config, imposed) as routers:
+        with choosing(self.model, imposed) as routers:
             result = self.model(**self.inputs(ids, pictures), use_cache=False)
         return result.logits[0].numpy(), routers
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...errors import ArchitectureError, ConfigError, Error
-from . import compare, each_case
+from . import FLOAT64, REDUCED, Outcome, check, compare, each_case
 from .files import Cases, Embeddings, Golden
 from .preparation import Preparation
 from .runs import nmse
@@ -61,7 +61,8 @@ def update(
 
     Raises:
         Unsupported: torch or transformers is missing.
-        ConfigError: a configuration cannot be computed, or several cannot.
+        ConfigError: a configuration cannot be computed, or several cannot; or rounding alone takes
+            a right model further from the golden than the check of it allows.
         ArchitectureError: a function of cases.py fails; names the line.
         FormatError: a file to verify is missing or damaged.
     """
@@ -86,6 +87,8 @@ def update(
             golden.save(name)
             if preparation is not None:
                 preparation.save(folder, name)
+            tell(f"{name}: checking rounded weights")
+            _hold_rounded(cases, name, models)
         elif preparation is not None:
             differs += preparation.differing(Preparation.load(folder, name))
         margin = f16 = q8_0 = None
@@ -98,6 +101,25 @@ def update(
         yield Made(name, path, differs, margin, f16, q8_0, golden.versions, before)
 
     return each_case(cases, case, make)
+
+
+def _hold_rounded(cases: Cases, name: str, models: str | Path | None) -> None:
+    """Refuses a case whose rounded weights the check calls different although the model is right.
+    A model that is not written yet, or is wrong, is not judged."""
+    outcome: Outcome | None = None
+    with suppress(Error):
+        outcome = next(iter(check(cases.folder, name, models)))
+    if outcome is None or not outcome.nmse < outcome.bound:
+        return
+    exact = [run for run in outcome.runs if run.name == "float64"]
+    reduced = {dtype.name for dtype in REDUCED}
+    wrong = [str(run) for run in outcome.runs if run.name in reduced and not run.ok]
+    if wrong and all(run.nmse < FLOAT64 for run in exact):
+        raise ConfigError(
+            f"{name}: the golden is written, but rounding alone would fail it: {'; '.join(wrong)}. "
+            "Change the configuration (fewer layers, another width), or the weights by `weight` in "
+            f"{cases.folder / 'cases.py'}"
+        )
 
 
 @contextmanager
