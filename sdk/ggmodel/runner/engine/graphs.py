@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
-from itertools import count
+from itertools import chain, count
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -28,6 +28,7 @@ _MOST_GRAPHS = 32
 
 
 Forward = Callable[[Context, Batch], Tensor]
+T = TypeVar("T")
 Key = tuple[Hashable, Hashable]  # shape of the step, and `Cache.shape_key`
 
 
@@ -67,18 +68,24 @@ def trace(forward: Forward, backend: Backend, cache: Cache, step: Step) -> Trace
     return Trace(ctx, batch.inputs, output, batch.states)
 
 
-class _Entry:
-    """A compiled graph; the recording itself, which takes more memory, is dropped."""
+class _Compiled(Generic[T]):
+    """A compiled graph; the recording itself, which takes more memory, is dropped.
 
-    def __init__(self, trace: Trace, executable: Executable, outputs: tuple[Tensor, ...]):
-        self.trace, self.executable = trace, executable
-        self.replayable = trace.ctx.graph.replayable
-        executable.keep_only(outputs)
-        trace.ctx.graph.forget()
+    Args:
+        outputs: the tensors that are computed.
+        result: one of them, or all, as the caller reads them.
+    """
+
+    def __init__(self, ctx: Context, outputs: Iterable[Tensor], result: T):
+        self.ctx, self.result, graph, outputs = ctx, result, ctx.graph, tuple(outputs)
+        self.replayable = graph.replayable
+        self.executable: Executable = graph.backend.compile(graph, outputs)
+        self.executable.keep_only(outputs)
+        graph.forget()
 
     def close(self) -> None:
         self.executable.close()
-        self.trace.close()
+        self.ctx.close()
 
 
 class Graphs:
@@ -103,9 +110,9 @@ class Graphs:
         self.forward, self.backend, self.cache = forward, backend, cache
         self.histories = histories
         self.usual = min(_MOST_GRAPHS, 1 + cache.ranges)
-        self._entries: OrderedDict[Key, _Entry] = OrderedDict()
+        self._entries: OrderedDict[Key, _Compiled[Tensor]] = OrderedDict()
         # A step that can be advanced, and the graph that it runs each time.
-        self._latest: tuple[Step | None, _Entry | None] = (None, None)
+        self._latest: tuple[Step | None, _Compiled[Tensor] | None] = (None, None)
         self.recorded = self.replayed = 0
 
     def run(self, step: Step, meanwhile: Callable[[], None] | None = None) -> np.ndarray:
@@ -124,7 +131,7 @@ class Graphs:
             entry = self._entry(step)
         else:  # it was advanced
             self.replayed += 1
-        step.begun, output = True, entry.trace.output
+        step.begun, output = True, entry.result
         try:
             if not len(step.outputs):
                 entry.executable.run(step, meanwhile)
@@ -136,7 +143,7 @@ class Graphs:
             if not entry.replayable:
                 entry.close()
 
-    def _entry(self, step: Step) -> _Entry:
+    def _entry(self, step: Step) -> _Compiled[Tensor]:
         """The graph for steps of this shape."""
         key = (step.shape, self.cache.shape_key(step))
         entry = self._entries.get(key)
@@ -155,14 +162,14 @@ class Graphs:
         self._latest = (step, entry) if kept else (None, None)
         return entry
 
-    def _record(self, step: Step) -> _Entry:
+    def _record(self, step: Step) -> _Compiled[Tensor]:
         self.recorded += 1
         traced = trace(self.forward, self.backend, self.cache, step)
         outputs = (traced.output,) if len(step.outputs) else ()
         with closed_on_error(traced):
-            return _Entry(traced, self.backend.compile(traced.ctx.graph, outputs), outputs)
+            return _Compiled(traced.ctx, outputs, traced.output)
 
-    def _keep(self, key: Key, entry: _Entry) -> None:
+    def _keep(self, key: Key, entry: _Compiled[Tensor]) -> None:
         self._entries[key] = entry
         while len(self._entries) > _MOST_GRAPHS:
             self._drop(next(iter(self._entries)))
@@ -268,29 +275,9 @@ class Recorded:
         return [[] if m.tensor is None else [m.tensor, *m.parts] for m in self.made]
 
 
-class _EncoderEntry:
-    """A compiled graph; the recording itself, which takes more memory, is dropped."""
-
-    def __init__(self, recorded: Recorded):
-        self.ctx, self._tensors = recorded.ctx, recorded.tensors
-        graph = self.ctx.graph
-        self.replayable = graph.replayable
-        outputs = tuple(t for tensors in self._tensors for t in tensors)
-        self.executable: Executable = graph.backend.compile(graph, outputs)
-        self.executable.keep_only(outputs)
-        graph.forget()
-
-    def run(self, prepared: Prepared) -> list[list[np.ndarray]]:
-        self.executable.run(prepared)
-        return [[self._rows(t) for t in tensors] for tensors in self._tensors]
-
-    def _rows(self, tensor: Tensor) -> np.ndarray:
-        rows = self.executable.value(tensor).reshape(-1, tensor.dim(0))
-        return np.array(rows, np.float32)
-
-    def close(self) -> None:
-        self.executable.close()
-        self.ctx.close()
+def _rows(executable: Executable, tensor: Tensor) -> np.ndarray:
+    """The rows of a computed tensor, float32 [rows, width]; a copy."""
+    return np.array(executable.value(tensor).reshape(-1, tensor.dim(0)), np.float32)
 
 
 class Encoders:
@@ -304,7 +291,7 @@ class Encoders:
     def __init__(self, backend: Backend):
         self.backend = backend
         self._layouts: OrderedDict[bytes, list[Layout]] = OrderedDict()
-        self._entries: OrderedDict[bytes, _EncoderEntry] = OrderedDict()
+        self._entries: OrderedDict[bytes, _Compiled[list[list[Tensor]]]] = OrderedDict()
         self.recorded = self.replayed = 0
 
     def layout(self, key: bytes) -> list[Layout] | None:
@@ -340,12 +327,14 @@ class Encoders:
             self.recorded += 1
             recorded = record()
             with closed_on_error(recorded.ctx):
-                entry = _EncoderEntry(recorded)
+                tensors = recorded.tensors
+                entry = _Compiled(recorded.ctx, chain(*tensors), tensors)
         else:
             self.replayed += 1
         kept = False
         try:
-            arrays = entry.run(prepared)
+            entry.executable.run(prepared)
+            arrays = [[_rows(entry.executable, t) for t in tensors] for tensors in entry.result]
             kept = entry.replayable
             return arrays
         finally:

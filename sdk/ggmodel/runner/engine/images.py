@@ -243,7 +243,7 @@ class MultimodalStore:
                 encoded = self._items.get(digest)
             if encoded is None:
                 prepared = prepared or self._prepared(modality, opened)
-                encoded = self._encoded(kind, prepared, digest)
+                encoded = Encoded(self, kind, prepared, digest)
             with self._lock:
                 self._items[digest] = encoded
                 self._keep(digest, encoded)
@@ -261,9 +261,6 @@ class MultimodalStore:
         modality = self.modality(kind)
         prepared = _ready(modality, kind, item, {})
         return prepared or self._prepared(modality, modality.open(item))
-
-    def _encoded(self, kind: str, prepared: Prepared, digest: bytes) -> Encoded:
-        return Encoded(self, kind, prepared, digest)
 
     def _prepared(self, modality: Modality, opened: Any) -> Prepared:
         with _code_of(self.model, modality.prepare) as name:
@@ -303,9 +300,8 @@ class MultimodalStore:
         modality = self.modality(kind)
         with _code_of(self.model, modality.largest):
             opened = modality.largest()
-        made = isinstance(opened, Prepared)
-        prepared = opened if made else self._prepared(modality, opened)
-        return self._encoded(kind, prepared, _LARGEST)
+        prepared = opened if isinstance(opened, Prepared) else self._prepared(modality, opened)
+        return Encoded(self, kind, prepared, _LARGEST)
 
     @property
     def nbytes(self) -> int:

@@ -169,11 +169,11 @@ class Prompts:
                 f"these are {len(prompt)} texts, and a prompt is one: join them, or give them to "
                 "batch(prompts), which answers each"
             )
-        vocabulary = self.vocabulary
         pieces: list[Any] = []
         for i, part in enumerate(prompt):
             if isinstance(part, str):
-                pieces.append(PromptText(part, partial(vocabulary().encode, add_special=i == 0)))
+                encode = partial(self.vocabulary().encode, add_special=i == 0)
+                pieces.append(PromptText(part, encode))
             elif isinstance(part, (int, np.integer)) and not isinstance(part, bool):
                 pieces.append(int(part))
             elif isinstance(part, (Input, PromptText)):
