@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from .deltas import Delta, Reasoning, ToolCall, Writer
-from .families import TURNS, Block, Family, Thought
+from .families import TURNS, Block, Family
 from .tool_calls import Code, Named, Quoted, Tagged
 from .values import Malformed, Tools
 
@@ -265,10 +265,11 @@ class FamilyParser:
         self._opens = channels.opens if channels else ()
         skip = (*family.skip, *family.section)
         self._content = finder((*self._thoughts, *self._blocks, *self._opens, *skip))
-        self._closes: dict[str, Finder] = {}
-        self._breaks: tuple[str, ...] = ()  # marks that end a thought without its close
+        # A call ends a thought that the model forgot to close, where its mark is a token.
+        begins = self._opens or (family.section[0], *self._blocks)
+        self._breaks = begins if self._opens or begins[0] else ()
+        self._close = self._content  # finds the end of the present thought
         self._state = self._in_content
-        self._thought = Thought("", "")
         self._block: BlockReader | None = None
         self._header = ""  # that the prompt holds, of a message
         self._may_be_bare = bool(self._bare)
@@ -329,7 +330,7 @@ class FamilyParser:
         elif self._writer.has_text and not self._thoughts[marker].anywhere:
             self._add_text(marker)
         else:
-            self._think(self._thoughts[marker])
+            self._think(self._thoughts[marker].close)
         return True
 
     def _add_text(self, text: str) -> None:
@@ -340,17 +341,12 @@ class FamilyParser:
         begun = self._text.lstrip()
         return next((b for b in self._bare if begun and begun.startswith(b.begins)), None)
 
-    def _think(self, thought: Thought) -> None:
-        self._thought, self._state = thought, self._in_thought
+    def _think(self, close: str) -> None:
+        self._close, self._state = finder((close, *self._breaks)), self._in_thought
         self._writer.turn(Reasoning)
-        if thought.close not in self._closes:
-            # A call ends a thought that the model forgot to close, where its mark is a token.
-            begins = self._opens or (self._family.section[0], *self._blocks)
-            self._breaks = begins if self._opens or begins[0] else ()
-            self._closes[thought.close] = finder((thought.close, *self._breaks))
 
     def _in_thought(self, final: bool) -> bool:
-        start, marker = self._closes[self._thought.close].find(self._text, 0, final)
+        start, marker = self._close.find(self._text, 0, final)
         self._writer.add(self._text[:start])
         kept = marker if marker in self._breaks else ""
         self._text = kept + self._text[start + len(marker) :]
@@ -407,7 +403,7 @@ class FamilyParser:
             return self._open(self._family.blocks[0], recipient.removeprefix(channels.functions))
         self._state = self._in_content
         if channel in channels.thoughts:
-            self._think(Thought("", channels.ends[0], anywhere=True))
+            self._think(channels.ends[0])
         return True
 
 
