@@ -204,6 +204,9 @@ class Prompts:
             inputs = joined(self.engine.images.expand(inputs), texts, self._in_the_middle)
         return self.engine.number(inputs)
 
+    def _at_the_beginning(self, text: str) -> list[int]:
+        return self.vocabulary().encode(text)
+
     def _in_the_middle(self, text: str) -> list[int]:
         tokenizer = self.tokenizer or self.engine.model.tokenizer or self.vocabulary()
         return tokenizer.encode(text, add_special=False)
@@ -314,7 +317,7 @@ class Prompts:
         if not within:
             return [*first, prompt]
         markers = {kind: markers[kind] for kind, _ in within}
-        begin = self._in_the_middle if first else self.vocabulary().encode
+        begin = self._in_the_middle if first else self._at_the_beginning
         return [*first, *self.chat(PromptText(prompt, begin, markers, within))]
 
     def _embeddings(self, kind: str, item: Any) -> list[MultimodalEmbedding]:
