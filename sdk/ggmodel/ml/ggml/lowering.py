@@ -256,8 +256,7 @@ class GGMLExecutable(Executable):
         return t
 
     def _value(self, node: Node) -> np.ndarray:
-        value = self._values.get(node.uid)
-        if value is not None:
+        if (value := self._values.get(node.uid)) is not None:
             return value
         t = self.tensor(node)
         if t is None:

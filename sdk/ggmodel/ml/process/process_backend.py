@@ -231,11 +231,9 @@ class ProcessExecutable(Executable):
         self._values = dict(zip(self._outputs, results, strict=True))
 
     def _value(self, node: Node) -> np.ndarray:
-        value = self._values.get(node.uid)
-        if value is not None:
+        if (value := self._values.get(node.uid)) is not None:
             return value
-        place = self._places.get(node.uid)
-        if place is None:
+        if (place := self._places.get(node.uid)) is None:
             return self._backend.read(node)
         return self._runner.request("value", self.number, place)
 
