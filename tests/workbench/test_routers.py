@@ -48,7 +48,7 @@ def test_another_choice_is_the_routers(tmp_path: Path, old: str, new: str):
     run = run_of(outcome, "routers")
     assert not (outcome.ok or run.ok)
     assert run.note.startswith("blk.1.ffn: the router prefers expert ")
-    assert "the reference has" in str(outcome)
+    assert "the reference has it below that by" in str(outcome)
 
 
 @pytest.mark.parametrize(
@@ -155,3 +155,21 @@ def test_diff_names_the_module_of_a_router():
         found = diff(model, misrouted(saved("mixtral")))
     assert found.first is not None
     assert found.first.path == "layers[1].ffn"
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.BF16, DType.Q8_0], ids=str)
+def test_diff_of_groups_in_every_type(tmp_path: Path, dtype: DType):
+    """Its reference is `ggmodel diff --save-reference` of `ggmodel golden --checkpoint`."""
+    reference = Activations.load(GROUPED / "reference.npz")
+    (case,) = golden.Cases(GROUPED / "goldens" / "dots1").names
+    one = golden.Golden.load(GROUPED / "goldens" / "dots1" / f"{case}.npz")
+    old, new = "self.limited(scores + self.bias).top_k", "(scores + self.bias).top_k"
+    wrong = changed(GROUPED, tmp_path, "dots1.py", old, new) / "grouped"
+    for models in (GROUPED, wrong):
+        source = golden.source_of(one, dtype, models)
+        with ggmodel.load(source, models=models, **EXACT) as model:
+            found = diff(model, reference)
+        assert found.ok == (models is GROUPED)
+    assert found.first is not None
+    assert found.first.path == "layers[1].ffn"
+    assert "the reference leaves it out" in found.first.note

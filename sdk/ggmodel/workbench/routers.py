@@ -68,9 +68,11 @@ class Router:
         if not wrong.any():
             return ""
         token, i, other = (int(n) for n in np.argwhere(wrong)[0])
+        apart = distances[token, i, other]
+        verdict = f"has it below that by {apart:.2g}" if np.isfinite(apart) else "leaves it out"
         return (
             f"the router prefers expert {other} to {choices[token, i]} for token {token}; the "
-            f"reference has {choices[token, i]} above it by {distances[token, i, other]:.2g}"
+            f"reference {verdict}"
         )
 
 
