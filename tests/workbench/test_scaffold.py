@@ -22,7 +22,7 @@ from ggmodel.convert import from_hf
 from ggmodel.errors import ArchitectureError, ConfigError, LoadError
 from ggmodel.model import LoadReport, find
 from ggmodel.workbench import golden
-from ggmodel.workbench.scaffold import Scaffold, scaffold, shrunk
+from ggmodel.workbench.scaffold import Scaffold, scaffold
 from ggmodel.workbench.scaffold.translate import KEYS, VISION_KEYS
 from tests.golden.files import cases
 
@@ -65,7 +65,8 @@ def test_the_test_it_writes_passes_and_fails(tmp_path: Path, llama: golden.Golde
     scaffold("new-one", tmp_path)
     folder = tmp_path / "goldens" / "new_one"
     llama.folder, llama.config["architectures"] = folder, ["NewOneForCausalLM"]
-    llama.save("plain")
+    for case in golden.Cases(folder).configs:
+        llama.save(case)
     assert all(o.ok for o in golden.check(folder, models=tmp_path))
     file = tmp_path / "new_one.py"
     file.write_text(file.read_text().replace("self.rotary.rope()", "None"))
@@ -478,97 +479,3 @@ def test_a_run_that_was_killed_between_two_files_is_finished_by_the_next(tmp_pat
         scaffold("new-one", tmp_path)
     assert "class NewOne(" in (tmp_path / "new_one.py").read_text()
     assert not list(tmp_path.glob(".*"))
-
-
-def test_small_configurations_keep_every_kind_of_layer():
-    kinds = ["sliding_attention"] * 3 + ["full_attention"]
-    small = shrunk(
-        {
-            "hidden_size": 4096,
-            "num_attention_heads": 32,
-            "num_key_value_heads": 32,
-            "num_hidden_layers": 8,
-            "layer_types": kinds * 2,
-            "rms_norm_eps": 1e-6,
-            "rope_scaling": {"factor": 8.0, "original_max_position_embeddings": 8192},
-            "vision_config": {"image_size": 896, "num_hidden_layers": 27},
-            "pad_token_id": 128004,
-            "head_dim": None,
-        }
-    )
-    assert small["layer_types"] == kinds
-    assert small["num_hidden_layers"] == 4
-    assert small["num_key_value_heads"] == small["num_attention_heads"] == 4
-    assert small["rms_norm_eps"] == 1e-6
-    assert small["rope_scaling"] == {"factor": 8.0, "original_max_position_embeddings": 32}
-    assert small["vision_config"] == {"image_size": 32, "num_hidden_layers": 2}
-    assert small["head_dim"] is None
-    assert small["pad_token_id"] == 63
-
-
-def test_small_configurations_keep_the_sizes_of_heads():
-    """As transformers' validators of Granite 4 and DeepSeek ask."""
-    rope = {"rope_type": "default", "mrope_section": [24, 20, 20]}
-    small = shrunk(
-        {
-            "hidden_size": 1536,
-            "head_dim": 64,
-            "qk_rope_head_dim": 64,
-            "num_hidden_layers": 4,
-            "num_attention_heads_per_layer": [8, 16, 8, 16],
-            "mamba_n_heads": 48,
-            "mamba_d_head": 64,
-            "mamba_expand": 2,
-            "mamba_n_groups": 8,
-            "attn_layer_offset": 2,
-            "vocab_size": 100352,
-            "rope_parameters": rope,
-        }
-    )
-    assert small["head_dim"] == small["qk_rope_head_dim"]
-    assert small["mamba_n_heads"] * small["mamba_d_head"] == 2 * small["hidden_size"]
-    assert small["mamba_n_heads"] % small["mamba_n_groups"] == 0
-    assert small["num_hidden_layers"] == 3  # with the first layer of attention
-    assert small["num_attention_heads_per_layer"] == [8, 16, 8]
-    assert small["rope_parameters"] == rope
-    assert small["pad_token_id"] is None  # the default of a class may be beyond the vocabulary
-
-
-def test_small_configurations_have_a_layer_with_experts():
-    small = shrunk({"num_hidden_layers": 61, "first_k_dense_replace": 3})
-    assert small["num_hidden_layers"] == 4
-    small = shrunk({"num_hidden_layers": 3, "first_k_dense_replace": 61})
-    assert small["num_hidden_layers"] == 3
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"attn_layer_offset": None, "num_hidden_layers": 8},
-        {"attn_layer_offset": 4},
-        {"num_heads": 4, "head_dim": 16, "expand": 2},
-        {"num_heads": 4, "head_dim": 16, "expand": 2, "hidden_size": None},
-    ],
-)
-def test_small_configurations_of_keys_without_a_value(config: dict[str, object]):
-    assert shrunk(config).keys() == config.keys()
-
-
-def test_small_configurations_keep_tokens_within_the_vocabulary():
-    small = shrunk(
-        {
-            "vocab_size": 151936,
-            "bos_token_id": 151643,
-            "image_token_id": 151655,
-            "eos_token_id": [151645, 2],
-            "image_token_index": 151656,
-            "text_config": {"vocab_size": 151936, "pad_token": 151643},
-            "vision_config": {"depth": 32, "fullatt_block_indexes": [7, 15, 23, 31]},
-            "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]},
-        }
-    )
-    assert (small["bos_token_id"], small["eos_token_id"]) == (1, 2)
-    assert (small["image_token_id"], small["image_token_index"]) == (62, 63)
-    assert small["text_config"] == {"vocab_size": 64, "pad_token": 63, "pad_token_id": None}
-    assert small["vision_config"] == {"depth": 2, "fullatt_block_indexes": [1]}
-    assert small["rope_scaling"]["mrope_section"] == [2, 3, 3]
