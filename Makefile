@@ -80,7 +80,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Two pips in one environment disturb each other.
 .NOTPARALLEL:
 .PHONY: help demo check test test-peers test-browser test-ray test-vulkan test-aarch64 test-llama-server test-lm-eval test-schemas \
-    test-wheel test-installed nightly docs docs-serve mutants faults fuzz kills pairs soak lint house native peer bench wheel release clean
+    test-wheel test-installed nightly docs docs-serve mutants faults faults-preparation fuzz kills pairs soak lint house native peer bench wheel release clean
 
 help:            ## print this list
 	@sed -n 's/^\([a-z0-9-]*:\).*## /  make \1 /p' Makefile
@@ -174,6 +174,10 @@ mutants: $(VENV)/mutation  ## change PACKAGE at random places: which changes do 
 # make faults [FAULTS="--rule rope --file gemma3 --show"]; see python -m tests.faults --help
 faults: $(REFERENCE)/installed  ## seed faults into every model file: which tools notice each?
 	@$(REFERENCE)/bin/python -m tests.faults $(or $(FAULTS),--write)
+
+# make faults-preparation [FAULTS="qwen2vl"]
+faults-preparation: $(VENV)/developer  ## seed faults into the preparation of pictures and sounds
+	@$(BIN)/python -m tests.faults.preparation $(or $(FAULTS),--write)
 
 # make kills [COUNT=200] [SEED=1]
 kills: $(VENV)/developer  ## end everything that writes files at random points: is anything lost?

@@ -78,7 +78,7 @@ images, file wide: preparation, resampling or padding: preprocess makes other pi
 
 The processors are the usual ones, on torchvision; Idefics3's and SmolVLM's are those on Pillow,
 whose Lanczos the models follow. Voxtral's tokens are its parts put together, for its processor
-needs mistral-common. Llama 3.2 Vision and videos have no files here; they are tested apart
+needs mistral-common. Videos have no files here. More sizes are tested apart
 ([images.md](images.md#pixels), [audio.md](audio.md#opened-and-prepared)).
 
 Tests hold all this, fused attention, and files by llama.cpp's converter. The references come from

@@ -37,8 +37,7 @@ def test_every_model_of_pictures_or_sounds_has_files():
     seeing = {
         p.parent.name for p in HERE.glob("*/cases.py") if "\nPICTURES" in p.read_text("utf-8")
     }
-    # mllama: its references are corrected by hand; tests/preparation has its pictures
-    assert seeing - there == {"mllama"}
+    assert seeing == there
 
 
 def test_a_difference_is_named_by_its_step(monkeypatch: pytest.MonkeyPatch):

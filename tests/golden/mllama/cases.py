@@ -20,6 +20,7 @@ from ggmodel.workbench.golden import Picture
 
 VOCABULARY = 96
 IMAGE = VOCABULARY  # the first of the 8 rows that only the token embedding has
+SPECIAL = {"<|image|>": IMAGE}
 GRIDS = [
     (1, 1),
     (1, 2),
@@ -201,3 +202,26 @@ def _silence_rows_without_images(layer: Any) -> None:
 
     layer.register_forward_pre_hook(note, with_kwargs=True)
     layer.cross_attn.register_forward_hook(silence)
+
+
+# One tile, several with black to the right or below, more than there may be.
+FILES = {
+    "images": {
+        "small": ("<|image|>", 9, 7),
+        "wide": ("<|image|>", 61, 27),
+        "high": ("<|image|>", 10, 31),
+        "large": ("<|image|>", 40, 45),
+    }
+}
+
+
+def processor(transformers: Any, config: dict[str, Any], tokenizer: Any) -> Any:
+    tokenizer.bos_token = "w1"
+    side = config["vision_config"]["image_size"]
+    images = transformers.MllamaImageProcessor(
+        size={"height": side, "width": side},
+        max_image_tiles=config["vision_config"]["max_num_tiles"],
+        image_mean=[0.5, 0.45, 0.4],
+        image_std=[0.27, 0.26, 0.28],
+    )
+    return transformers.MllamaProcessor(image_processor=images, tokenizer=tokenizer)

@@ -77,7 +77,7 @@ def same_item(
     if mine.shape != theirs.shape and mine.squeeze().shape != theirs.squeeze().shape:
         # A processor may pad the list of tiles.
         tiles = len(mine)
-        if mine.shape[1:] != theirs.shape[1:] or theirs[tiles:].any():
+        if mine.shape[1:] != theirs.shape[1:] or tiles > len(theirs) or theirs[tiles:].any():
             there = f"{called} {list(mine.shape)}, the reference {list(theirs.shape)}"
             return f"{'spectrum' if kind == 'audio' else 'size'}: {made} {there}"
         theirs = theirs[:tiles]

@@ -245,21 +245,20 @@ def _prepared(loading: Loading, golden: Golden, name: str, bound: float) -> Iter
             if differs := _differing(model, golden, item):
                 yield Outcome(case, len(item.ids), float("inf"), bound, differs=differs)
                 continue
-            last = model.logits(_around(item))[-1]
+            last = model.logits(item.prompt)[-1]
             yield Outcome(case, len(item.ids), nmse(last, item.logits), bound)
-
-
-def _around(item: Item) -> list[Any]:
-    return [*item.before, item.file, *item.after]
 
 
 def _differing(model: LoadedModel, golden: Golden, item: Item) -> str:
     """How the prepared values or the tokens of a file differ from the reference's, as "preparation,
     STEP: …"; "" if they do not."""
     modality = model.engine.images.modality(item.kind)
-    prepared = modality.prepare(modality.open(item.file))
+    try:
+        prepared = modality.prepare(modality.open(item.file))
+    except Exception as error:  # of any kind: the model's author wrote it
+        return f"preparation, preparing fails: {type(error).__name__}: {error}"
     inputs, token = {**item.inputs, "input_ids": item.ids}, placeholder_of(golden.config, item.kind)
-    return differing(model, item.kind, prepared, inputs, _around(item), token, exact=True)
+    return differing(model, item.kind, prepared, inputs, item.prompt, token, exact=True)
 
 
 @dataclass(frozen=True)

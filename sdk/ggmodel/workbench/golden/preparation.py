@@ -85,6 +85,11 @@ class Item:
         """PNG or WAV."""
         return picture(*self.size) if self.kind == "image" else sound(*self.size)
 
+    @property
+    def prompt(self) -> list[Any]:
+        """The file among the tokens around it, for `LoadedModel.logits`."""
+        return [*self.before, self.file, *self.after]
+
 
 @dataclass
 class Preparation:
