@@ -32,7 +32,7 @@ class Fault:
         golden: the folder of goldens that is asked.
         path: of the file, below sdk/ggmodel.
         before, after: the text, which the file has once.
-        step: of the preparation that should be named, or "" for any error.
+        step: of the preparation that should be named; "" for one that only logits show.
     """
 
     said: str
@@ -134,7 +134,7 @@ FAULTS = [
             "sides rounded, not cut",
             "across, down = int(factor * width / side), int(factor * height / side)",
             "across, down = round(factor * width / side), round(factor * height / side)",
-            "",
+            "size",
         ),
         (
             "narrow pictures of half the rows",
@@ -210,7 +210,12 @@ FAULTS = [
             "order",
         ),
         ("a tile less", "h.least_tiles, h.most_tiles)", "h.least_tiles, h.most_tiles - 1)", "size"),
-        ("rows and columns swapped", "rows, columns = nearest", "columns, rows = nearest", "size"),
+        (
+            "rows and columns swapped",
+            "rows, columns = nearest",
+            "columns, rows = nearest",
+            "resampling",
+        ),
     ),
     *_of_models(
         "llama4",
@@ -237,7 +242,7 @@ FAULTS = [
             "padding left and above",
             "canvas.paste(image)",
             "canvas.paste(image, (size[0] - image.width, size[1] - image.height))",
-            "resampling",
+            "order",
         ),
     ),
     *_shared(
@@ -343,7 +348,12 @@ FAULTS = [
             "hop: int = 170,\n    n_fft: int = 1024",
             "spectrum",
         ),
-        ("no preemphasis of first samples", "now[:, :1] *= 1 - preemphasis", "pass", "spectrum"),
+        (
+            "preemphasis by the sample itself",
+            "preemphasis * frames[:, :-2]",
+            "preemphasis * frames[:, 1:-1]",
+            "spectrum",
+        ),
         ("padding by twice as much", "multiple: int = 128", "multiple: int = 1024", "spectrum"),
     ),
 ]
@@ -401,9 +411,7 @@ _OTHERWISE = ("preparation, key ", "preparation, preparing fails")
 
 def named(fault: Fault, said: str) -> bool:
     """Whether a verdict names the fault's step, or its place otherwise."""
-    if not fault.step:
-        return bool(said)
-    return said.startswith((f"preparation, {fault.step}", *_OTHERWISE))
+    return bool(fault.step) and said.startswith((f"preparation, {fault.step}", *_OTHERWISE))
 
 
 def main() -> None:
@@ -421,7 +429,7 @@ def main() -> None:
         rows += f"| {fault.golden} | {fault.said} | {short} |\n"
         mark = "" if named(fault, said) else f"   WRONG, {fault.step} expected"
         print(f"{fault.golden}: {fault.said}: {found['case']}: {said[:150]}{mark}", flush=True)
-    total = f"{caught} of {len(chosen)} are caught, {right} named by the right step."
+    total = f"{caught} of {len(chosen)} are caught, {right} named by their step."
     print(total)
     if "--write" in sys.argv and len(chosen) == len(FAULTS):
         page = PAGE.read_text("utf-8")

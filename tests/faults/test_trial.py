@@ -91,7 +91,7 @@ VIEW = "_pixels(view, h)[None]"
 def test_a_fault_in_pixels_is_seen_and_caught(trials: Trials):
     fault = changed("llama4/image.py", VIEW, f"{VIEW} * 0.9", "preprocess")
     result = trials.run(fault)
-    assert (result.shown, result.by, result.right) == ("pixels", ["diff"], True)
+    assert (result.shown, result.by, result.right) == ("pixels", ["diff", "golden"], True)
 
 
 def test_no_effect_is_no_fault(trials: Trials):

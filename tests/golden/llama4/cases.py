@@ -213,6 +213,7 @@ FILES = {
         "wide": ("<|image|>", 61, 27),
         "high": ("<|image|>", 30, 71),
         "large": ("<|image|>", 90, 80),
+        "square": ("<|image|>", 30, 31),
     }
 }
 

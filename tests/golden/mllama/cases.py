@@ -211,6 +211,7 @@ FILES = {
         "wide": ("<|image|>", 61, 27),
         "high": ("<|image|>", 10, 31),
         "large": ("<|image|>", 40, 45),
+        "square": ("<|image|>", 15, 14),
     }
 }
 

@@ -20,7 +20,8 @@ _BRIGHTER = 1 / 8
 # Float32 rounds to 6e-8; the steps of one preparation round a few times each, those of a
 # spectrum's logarithm by more where a band is faint.
 EXACT = {"image": 1e-6, "audio": 1e-5}
-_AGREES = 1e-4  # the squared error of two lines of levels that are one, but for rounding
+_AGREES = 1e-4  # the squared error of levels that are a line of the others, but for rounding
+_EXPLAINED = 0.1  # the share of a squared error that a line may leave
 
 
 def differing(
@@ -95,14 +96,14 @@ def same_item(
 
 
 def _step(ours: np.ndarray, theirs: np.ndarray) -> str:
-    """The step of a picture's preparation that differs: the same levels in other places, levels
-    that are a line of the reference's, or others."""
+    """The step of a picture's preparation that differs: the same levels in other places, other
+    numbers for the same levels, or other levels."""
     if np.allclose(np.sort(ours, None), np.sort(theirs, None), rtol=0, atol=LEVEL / 10):
         return "order of channels, patches or tiles"
     mine, other = _by_channel(ours), _by_channel(theirs)
-    if all(_is_line(a, b) for a, b in zip(mine, other, strict=True)):
+    if all(_same_levels(a, b) for a, b in zip(mine, other, strict=True)):
         return "normalisation"
-    if all(any(_is_line(a, b) for b in other) for a in mine):
+    if all(any(_same_levels(a, b) for b in other) for a in mine):
         return "order of channels, patches or tiles"
     return "resampling or padding"
 
@@ -114,8 +115,16 @@ def _by_channel(values: np.ndarray) -> np.ndarray:
     return np.moveaxis(values.reshape(len(values), 3, -1), 1, 0).reshape(3, -1)
 
 
-def _is_line(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether the best line through (b, a) leaves no error, and is not level."""
+def _same_levels(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether numbers of a stand for the same levels as those of b: each goes with one of b, in
+    the same order, or the best line through (b, a) explains their difference."""
+    pairs = np.unique(np.stack([b, a]), axis=1)
+    kinds = max(len(np.unique(a)), len(np.unique(b)))
+    if 2 < pairs.shape[1] <= kinds and (np.diff(pairs[1]) >= 0).all():
+        return True
     x, y = b - b.mean(dtype=np.float64), a - a.mean(dtype=np.float64)
-    squares, products = float(x @ x) * float(y @ y), float(x @ y)
-    return squares > 0 and 1 - products**2 / squares <= _AGREES
+    squares, products = float(x @ x), float(x @ y)
+    if not squares:
+        return False
+    left = float(y @ y) - products**2 / squares
+    return left <= _AGREES * float(y @ y) and left <= _EXPLAINED * float(np.sum((a - b) ** 2))
