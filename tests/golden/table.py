@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ggmodel.workbench.golden import Outcome, check
+from ggmodel.workbench.golden.changes import FOLLOWS
 from tests.golden.files import HERE
 from tests.model.test_size import LIMITS, files_of, lines_of
 
@@ -37,6 +38,9 @@ Every prompt is also computed in other ways:
   selection bias and limits of groups. Each expert that the reference chose must lie above all that
   it has below that one, unless both are nearer than float32 rounds. All runs compute with the
   reference's choices, so that a prompt may come as near to a tie as it likes.
+- With other numbers in config.json, in float64 again: each number that moves the reference's
+  results (by 1.37, 10 or 1000 times, or by one), against the last logits that transformers computes
+  with it. A key's second use that is forgotten shows here, though its value is neutral in the case.
 - With weights in F16 and Q8_0, compared with the golden's logits of such weights, and in BF16,
   compared with the same weights in F32. The bound is four times the distance that these weights
   have from the logits of exact ones in transformers. ggml rounds activations, too, at the same
@@ -47,7 +51,7 @@ there, and compares all rounded weights with the same weights in F32. Types of t
 `ggmodel convert`: norms, routers and vision towers stay F32.
 
 A golden proves only the numbers that move its results. So each hyperparameter that a case's file
-has and each weight is changed in turn (a number by 1.37 times and 10 times, or by one; a bool to
+has and each weight is changed in turn (a number by 1.37, 10 and 1000 times, or by one; a bool to
 its opposite; weights by up to half), and everything computed again in float64. A case sees the
 change if a result leaves the golden by more than 1e-10, or the file is refused. A factor of exactly
 1 counts as unseen: it proves nothing, even of a forward that multiplies by it. `ggmodel golden`
@@ -58,7 +62,9 @@ residual_multiplier = 1.0: no case can see it; add one with another value
 ```
 
 Where no case can, cases.py says why: `UNSEEN = {{"blk.*.attn_k.bias": "softmax removes it"}}`, by
-the names of hyperparameters and tensors, or patterns of them. Texts, such as an
+the names of hyperparameters and tensors, or patterns of them.
+`UNFOLLOWED = {{"windows.rope_theta": "…"}}` names numbers of a case, by their path in
+config.json, to which a model that is right does not follow transformers. Texts, such as an
 activation's name, are not changed; nor is the preparation of images and sounds. A model that
 differs from a golden is not judged. Hyperparameters that no forward reads at all are named by
 `ggmodel check`.
@@ -85,9 +91,8 @@ Tests hold all this, fused attention, and files by llama.cpp's converter. The re
 {versions}. `python -m tests.golden.table` writes this page.
 
 """
-KINDS = {"shift": ("context shift",)} | {
-    name: (name,) for name in ("float64", "F16", "BF16", "Q8_0")
-}
+KINDS = {"shift": ("context shift",), "float64": ("float64", FOLLOWS)}
+KINDS |= {name: (name,) for name in ("F16", "BF16", "Q8_0")}
 
 
 def row_of(architecture: str, outcome: Outcome) -> str:

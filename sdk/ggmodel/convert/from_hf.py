@@ -116,7 +116,7 @@ def normalize(hf: Mapping[str, Any]) -> dict[str, Any]:
     del config["rope_parameters"]
     for key in ("rope_theta", "partial_rotary_factor"):
         if rope.get(key) is not None:
-            config.setdefault(key, rope[key])
+            config[key] = rope[key]  # as in transformers
         rope.pop(key, None)
     if rope.keys() - {"rope_type"} or rope.get("rope_type", "default") != "default":
         config.setdefault("rope_scaling", rope)

@@ -394,5 +394,5 @@ UNSEEN = {
     "layer_vocabulary": "the conversion reads it: it cuts the table",
     "audio_ends": "it stands behind the per-layer table, where all ids are alike",
     "image_ends": "it stands behind the per-layer table, where all ids are alike",
-    "vit_eps": "ten times as much moves a row by less than the bound",
+    "vit_eps": "a thousand times as much moves a row by less than the bound",
 }

@@ -60,8 +60,8 @@ CASES: dict[str, dict[str, Any]] = {
     "rounded_yarn": gpt_oss(
         rope_scaling={
             "attention_factor": 1.25,
-            "beta_fast": 2.5,
-            "beta_slow": 0.75,
+            "beta_fast": 1.2,
+            "beta_slow": 0.1,
             "factor": 8.0,
             "original_max_position_embeddings": 16,
             "rope_type": "yarn",
@@ -112,6 +112,5 @@ def weight(name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
 
 # Numbers that no case can see.
 UNSEEN = {
-    "beta_fast": "no pair turns so often in such short contexts; llama/yarn_ends sees it",
     "blk.2.ffn_gate_inp.bias": "one expert a token: its weight is 1, and no choice is near",
 }

@@ -113,6 +113,15 @@ CASES: dict[str, dict[str, Any]] = {
             "short_factor": [1.0, 1.0, 1.05, 1.1, 1.15, 1.2, 1.25, 1.3],
         },
     ),
+    # The context is the original one, so that the short factors count.
+    "short_longrope": llama(
+        rope_scaling={
+            "long_factor": [1.0, 1.5, 2.0, 3.0, 4.5, 6.0, 7.5, 8.0],
+            "original_max_position_embeddings": 128,
+            "rope_type": "longrope",
+            "short_factor": [1.0, 1.0, 1.05, 1.1, 1.15, 1.2, 1.25, 1.3],
+        },
+    ),
     "attention_bias": llama(attention_bias=True, mlp_bias=False),
     # An epsilon large enough to be seen: 1e-5 and 1e-6 change the logits by less than any bound.
     "mlp_bias": llama(attention_bias=False, mlp_bias=True, rms_norm_eps=1e-2),
@@ -129,9 +138,4 @@ CASES: dict[str, dict[str, Any]] = {
         rope_scaling=...,
         sliding_window=None,
     ),
-}
-
-# Numbers that no case can see.
-UNSEEN = {
-    "rope_factors_short.weight": "for contexts shorter than the loaded one; phi3/short sees such",
 }

@@ -237,3 +237,5 @@ def processor(transformers: Any, config: dict[str, Any], tokenizer: Any) -> Any:
 UNSEEN = {
     "value_dim": "other programs ask for it; the tensors tell the same",
 }
+# Numbers to which a model that is right does not follow transformers.
+UNFOLLOWED = {"llama3_rope.rope_scaling.low_freq_factor": "above the high one, none is between them"}

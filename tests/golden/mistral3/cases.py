@@ -89,6 +89,13 @@ YARN = {
     "rope_type": "yarn",
     "type": "yarn",
 }
+BLENDED = {
+    "beta_fast": 0.35,
+    "beta_slow": 0.02,
+    "mscale": 0.5,
+    "mscale_all_dim": 2.0,
+    "rope_theta": 10000.0,
+}
 MINISTRAL = {
     "max_position_embeddings": 128,
     "model_type": "ministral3",
@@ -120,6 +127,13 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "text": {
         **text(**MINISTRAL),
+        "architectures": ["Ministral3ForCausalLM"],
+        "tie_word_embeddings": False,
+        "torch_dtype": "float32",
+    },
+    # Two scales; both ends of the blended range lie within the rope.
+    "yarn": {
+        **text(**{**MINISTRAL, "rope_parameters": {**YARN, **BLENDED}}),
         "architectures": ["Ministral3ForCausalLM"],
         "tie_word_embeddings": False,
         "torch_dtype": "float32",
@@ -187,9 +201,7 @@ def processor(transformers: Any, config: dict[str, Any], tokenizer: Any) -> Any:
 
 # Numbers that no case can see.
 UNSEEN = {
-    "yarn_magnitude": "1 in every release; another number is not compared",
-    "beta_slow": "1 in every release; llama/yarn_ends has another one",
     "side": "goldens are given prepared pixels; the sizes are tested with the preparation",
-    "beta_fast": "no pair turns so often in such short contexts; llama/yarn_ends sees it",
-    "yarn_scale": "1 in every release; another number is not compared",
+    "v.token_embd.img_break": "llama.cpp reads it; here it is a row of the table of tokens",
+    "yarn_scale": "llama.cpp reads it; here yarn_magnitude has it",
 }

@@ -52,11 +52,23 @@ CASES: dict[str, dict[str, Any]] = {
             "rope_type": "yarn",
         },
     ),
+    # Both ends of YaRN's blended range lie within the rope.
+    "yarn": olmo2(
+        architectures=["Olmo3ForCausalLM"],
+        model_type="olmo3",
+        num_hidden_layers=4,
+        sliding_window=8,
+        rope_scaling={
+            "beta_fast": 0.4,
+            "beta_slow": 0.03,
+            "factor": 8.0,
+            "original_max_position_embeddings": 16,
+            "rope_type": "yarn",
+        },
+    ),
     "tied": olmo2(tie_word_embeddings=True, num_hidden_layers=3, vocab_size=96),
 }
 
-# Numbers that no case can see.
-UNSEEN = {
-    "beta_fast": "no pair turns so often in so short a context; llama/yarn_ends sees it",
-    "beta_slow": "1 in every release; llama/yarn_ends has another one",
-}
+_ALONE = "transformers gives it to global layers alone; local ones have the default, as released"
+# Numbers to which a model that is right does not follow transformers.
+UNFOLLOWED = {f"{case}.rope_theta": _ALONE for case in ("windows", "yarn")}

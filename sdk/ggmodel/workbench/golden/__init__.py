@@ -26,7 +26,7 @@ from ..activations import EXACT
 from ..diff.inputs import placeholder_of
 from ..diff.preparation import differing
 from ..routers import Routing, routed, watched
-from . import runs
+from . import changes, runs
 from .files import GREEDY, Cases, Embeddings, Golden, Picture, Prompt, cases, checkpoint, lossy
 from .preparation import Item, Preparation
 from .runs import Run, nmse
@@ -219,7 +219,8 @@ def _outcomes(loading: Loading, golden: Golden | Embeddings, name: str) -> Itera
         (first, numbers), *others = _texts(model, golden, name, bound, routing)
         routing.routers = golden.routers
         shift = runs.shifted(model, numbers, bound)
-        others_of_first = *_in_float64(loading, golden), *_rounded(loading, golden, bound)
+        exact = *_in_float64(loading, golden), *changes.runs(loading, golden, name, FLOAT64)
+        others_of_first = *exact, *_rounded(loading, golden, bound)
         yield replace(first, runs=(*first.runs, shift, *others_of_first))
         for picture_name, picture in golden.pictures.items():
             encoded = model.encode_media(picture.kind, picture.pixels, **picture.data)
@@ -403,6 +404,7 @@ def compare(got: Golden | Embeddings, want: Golden | Embeddings) -> list[str]:
     """The names of the parts in which a regenerated golden differs from the stored one."""
     wrong = [name for name in ("config", "tensors") if getattr(got, name) != getattr(want, name)]
     if isinstance(got, Golden) and isinstance(want, Golden):
+        wrong += ["changes"] * (got.changes != want.changes)
         pairs = ((p, want.pictures[name]) for name, p in got.pictures.items())
         wrong += [a.name for a, b in pairs if (a.shape, a.data) != (b.shape, b.data)]
     stored = want.arrays()

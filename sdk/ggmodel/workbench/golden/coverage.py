@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import fnmatch
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ from ...model.module import of_tower
 from ...runner import LoadedModel
 from ..unread import KEPT
 from . import FLOAT64, Loading, laid_out, source_of
+from .changes import others
 from .files import Cases, Embeddings, Golden, Picture, Prompt
 from .runs import nmse
 from .weights import uniform
@@ -107,7 +108,7 @@ def unseen(
     seen, values = set[str](), dict[str, list[Any]]()
     for i, name in enumerate(cases.names):
         progress(i / len(cases.names), name)
-        case = _Case(loading, cases.load(name))
+        case = Case(loading, cases.load(name))
         if not case.agrees():
             return None
         for field, value in case.hyperparameters.items():
@@ -134,7 +135,7 @@ class _Result:
     compute: Callable[[LoadedModel], np.ndarray]
 
 
-class _Case:
+class Case:
     """A golden whose hyperparameters and weights are changed one by one.
 
     Attributes:
@@ -161,7 +162,7 @@ class _Case:
         for name, field, *_ in key_fields(config):
             given = [k for k in map(keys.full, field.names) if k in self._metadata]
             left_out = field.names[0] in KEPT or name in config.unread
-            if given and not left_out and any(_others(getattr(read, name))):
+            if given and not left_out and any(others(getattr(read, name))):
                 self.hyperparameters[name], self._keys[name] = getattr(read, name), given[0]
 
     def agrees(self) -> bool:
@@ -184,7 +185,7 @@ class _Case:
             return False
         encodes = key.split(".", 1)[-1].startswith(("vision.", "audio."))
         refused = True
-        for other in _others(value):
+        for other in others(value):
             moved = self._moved({key: other}, encodes)
             if moved:
                 return True
@@ -250,16 +251,3 @@ def _results(
         items.append(_Result(prompt.logits, logits))
     text = _Result(golden.logits, lambda model: model.logits(golden.prompt.tolist()))
     return [text], items
-
-
-def _others(value: Any) -> Iterator[Any]:
-    """Other values of a hyperparameter: a little and much larger numbers, a part of a whole one,
-    which may divide what it did; the opposite of a bool; none for texts."""
-    if isinstance(value, bool):
-        yield not value
-    elif isinstance(value, int):
-        yield from (value + 1, 2 * value + 1, value // 2)
-    elif isinstance(value, float):
-        yield from (value * 1.37 or 0.5, value * 10 or 5.0)
-    elif isinstance(value, Sequence) and not isinstance(value, str):
-        yield from (list(each) for each in zip(*map(_others, value), strict=True) if each)

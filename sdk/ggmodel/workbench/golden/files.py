@@ -212,6 +212,9 @@ class Golden(_Results):
             no router is near a tie.
         pictures: the images and other items of its prompts, by name; empty for models of text.
         prompts: prompts with images, by name.
+        changes: path in config.json, such as "text_config.rms_norm_eps" → another value, with which
+            the reference computed again; see `ggmodel.workbench.golden.changes`.
+        changed: [changes, n], its last logits of the prompts that are compared then.
     """
 
     prompt: NDArray[np.int32]
@@ -223,6 +226,8 @@ class Golden(_Results):
     routers: list[Router] = field(default_factory=list)
     pictures: dict[str, Picture] = field(default_factory=dict)
     prompts: dict[str, Prompt] = field(default_factory=dict)
+    changes: dict[str, Any] = field(default_factory=dict)
+    changed: Array = field(default_factory=lambda: np.zeros((0, 0), np.float32))
 
     @classmethod
     def load(cls, path: Path) -> Golden:
@@ -248,11 +253,13 @@ class Golden(_Results):
                 for name, parts in layouts.items()
             }
             values["routers"] = from_arrays(file)
+            if "changes" in file:
+                values |= _texts(file, ["changes"]) | {"changed": file["changed"]}
         return cls(path.parent, **values, pictures=pictures, prompts=prompts)
 
     def save(self, case: str) -> Path:
         """Writes `FOLDER/CASE.npz`."""
-        texts = self.described()
+        texts = self.described("changes")
         if self.prompts:
             texts["pictures"] = {
                 name: (p.shape, p.data) if p.kind == "image" else (p.shape, p.data, p.kind)
@@ -263,7 +270,8 @@ class Golden(_Results):
 
     def arrays(self) -> dict[str, np.ndarray]:
         """All arrays, by their names in the file."""
-        arrays = {name: getattr(self, name) for name in ARRAYS} | to_arrays(self.routers)
+        arrays = {name: getattr(self, name) for name in (*ARRAYS, "changed")}
+        arrays |= to_arrays(self.routers)
         for name, prompt in self.prompts.items():
             arrays |= {f"prompts.{name}.{key}": getattr(prompt, key) for key in OF_A_PROMPT}
             arrays |= to_arrays(prompt.routers, f"prompts.{name}.")

@@ -47,6 +47,8 @@ optional, for any case:
     adjust(model), called when a model has been loaded
     BOUNDS      case → the NMSE that ggmodel must stay below, if not 1e-8
     SPECIAL     text → id of special tokens that the model looks up by name
+    UNFOLLOWED  "case.path" of a number in config.json → why a model that is right does not follow
+                transformers to another value
     UNSEEN      hyperparameter or tensor, or a pattern of them → why no case can see its value
 
 Needs torch, transformers and safetensors.
@@ -72,7 +74,7 @@ from ...gguf_file import DType
 from ...model import Model
 from ..reference import choosing
 from ..routers import Router
-from . import architecture_of
+from . import architecture_of, changes
 from .files import GREEDY, Array, Cases, Embeddings, Golden, Picture, Prompt, checkpoint
 from .preparation import Preparation
 from .weights import Types, narrowed, rounded, types_of
@@ -110,8 +112,15 @@ RUNS = {"logits": DType.F32, "logits_f16": DType.F16, "logits_q8_0": DType.Q8_0}
 class Reference:
     """A transformers model loaded from a checkpoint with an architecture's weights in it."""
 
-    def __init__(self, case: Case, tensors: Shapes, types: Types, dtype: DType):
-        self.module, self.config, self.tokens = case.module, case.config, case.tokens
+    def __init__(
+        self,
+        case: Case,
+        tensors: Shapes,
+        types: Types,
+        dtype: DType = DType.F32,
+        config: dict[str, Any] | None = None,
+    ):
+        self.module, self.config, self.tokens = case.module, config or case.config, case.tokens
         self.margin, self.dtype = getattr(case.module, "MARGIN", MARGIN), dtype
         exact = case.cases.weights(tensors)
         weights = {n: rounded(x, narrowed(types.get(n), dtype)) for n, x in exact.items()}
@@ -131,6 +140,17 @@ class Reference:
         with choosing(self.model, imposed) as routers:
             result = self.model(**self.inputs(ids, pictures), use_cache=False)
         return result.logits[0].numpy(), routers
+
+    @torch.no_grad()
+    def last(self, golden: Golden) -> Array:
+        """The last logits of the prompts that are compared where numbers change."""
+        rows = []
+        for prompt in changes.compared(golden):
+            ids = prompt.prompt if isinstance(prompt, Golden) else prompt.ids
+            parts = [] if isinstance(prompt, Golden) else prompt.parts
+            pictures = [golden.pictures[part] for part in parts if isinstance(part, str)]
+            rows.append(self.run(ids.tolist(), pictures)[0][-1])
+        return np.concatenate(rows)
 
     @torch.no_grad()
     def rows(self, picture: Picture) -> Array:
@@ -290,7 +310,17 @@ class Case:
             old = want and want.prompts[name]
             attempts = self._drawn(name, parts) if old is None else [old.parts]
             golden.prompts[name] = self._seeing(golden, each, attempts, name)
+        self.change(golden)
         return golden
+
+    def change(self, golden: Golden) -> None:
+        """Adds the results with other numbers in the configuration."""
+
+        def last(config: dict[str, Any]) -> Array:
+            return Reference(self, golden.tensors, golden.types, config=config).last(golden)
+
+        self._tell(f"{self.name}: other numbers")
+        golden.changes, golden.changed = changes.recorded(self.config, last)
 
     def _best(
         self,
