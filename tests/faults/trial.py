@@ -7,7 +7,8 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from hashlib import blake2s
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,11 @@ from ggmodel.workbench import golden
 from ggmodel.workbench.check import check
 from ggmodel.workbench.diff import diff
 from ggmodel.workbench.diff.report import Diff
+from ggmodel.workbench.golden import Golden, changes, coverage
 from tests.faults.processed import RECORDED, differing_inputs, prepares_otherwise
 from tests.faults.rules import RULES, Seed
 from tests.faults.source import MODELS, Source, files, spelled
-from tests.faults.subjects import Numbers, Subject, served_by, subjects
+from tests.faults.subjects import EXACT, Numbers, Subject, served_by, subjects
 
 # Sums in another order differ by 3e-13 of the squares; no fault that matters by less than this.
 NOTICED = 1e-10
@@ -175,7 +177,72 @@ class Trials:
                 for subject in fault.subjects:
                     if self._seldom(fault, subject, models, result):
                         break
+            if not result.shown:
+                self._neutral(fault, models, result)
         return result
+
+    def _neutral(self, fault: Fault, models: Path, result: Result) -> None:
+        """Where no case shows a fault: whether `golden` has the reference's results with other
+        numbers, or names a number that no case sees; whether `check` names it. If none does, other
+        numbers in the cases tell whether it is a fault."""
+        subjects = [s for s in fault.subjects if isinstance(s.golden, Golden)]
+        keys = {p.rpartition(".")[2] for s in subjects for p, _ in changes.numbers(s.golden.config)}
+        if not keys & fault.blames:
+            return
+        named = self._unfollowed(subjects, models) or self._unseen(fault, subjects, models)
+        if named:
+            result.by.append("golden")
+        for subject in fault.subjects:
+            with closing(open_source(subject.checkpoint(self.cache), None, models)) as source:
+                warned = check(source, models=models).warnings
+            lines = " ".join(w.message for w in warned if w.kind == "unread")
+            unread = [name for name in fault.blames if f"({name})" in lines]
+            if unread and "check" not in result.by:
+                result.by.append("check")
+            named = named or unread
+        if result.by:
+            result.shown, result.case = "other values", fault.subjects[0].name
+            result.first = ", ".join(named)
+            result.right = bool({*named} & fault.blames)
+            return
+        for subject in subjects:
+            for key, refused in self._other(fault, subject, models):
+                result.shown, result.case = "other values", subject.name
+                if refused:  # as `check` refuses a checkpoint with such a value
+                    result.by, result.first, result.right = ["check"], key, True
+                return
+
+    def _unfollowed(self, subjects: list[Subject], models: Path) -> list[str]:
+        """Keys of a config.json whose other values a model does not follow."""
+        for subject in subjects:
+            loading = golden.Loading(subject.cases, models, EXACT)
+            assert isinstance(subject.golden, Golden)
+            runs = list(changes.runs(loading, subject.golden, subject.case, golden.FLOAT64))
+            if wrong := [run.name for run in runs if not run.ok]:
+                return [name.split()[1].rpartition(".")[2] for name in wrong]
+        return []
+
+    def _unseen(self, fault: Fault, subjects: list[Subject], models: Path) -> list[str]:
+        """Hyperparameters of the fault that no case sees, for no reason that cases.py gives."""
+        found, seen = set[str](), set[str]()
+        for subject in subjects:
+            case = coverage.Case(golden.Loading(subject.cases, models, EXACT), subject.golden)
+            found |= case.hyperparameters.keys() & fault.blames
+            seen |= case.sees(found - seen)
+        reasons = subjects[0].cases.unseen if subjects else {}
+        return sorted(n for n in found - seen if not any(fnmatchcase(n, p) for p in reasons))
+
+    def _other(self, fault: Fault, subject: Subject, models: Path) -> Iterator[tuple[str, bool]]:
+        """The keys of a fault whose other numbers in config.json give other results than those of
+        the true model, and whether they are refused."""
+        config = subject.golden.config
+        for path, value in changes.numbers(config):
+            key = path.rpartition(".")[2]
+            for other in changes.others(value) if key in fault.blames else ():
+                varied = changes.changed(config, path, other)
+                got, true = (_last(subject, varied, m) for m in (models, None))
+                if true is not None and (got is None or golden.nmse(got, true) > NOTICED):
+                    yield key, got is None
 
     def _common(self, fault: Fault, subject: Subject, models: Path, result: Result) -> str:
         """Loads and computes what is usual; if that differs, asks the tools."""
@@ -279,6 +346,17 @@ class Trials:
                 if found.first is not None:  # else tensors that no field reads
                     result.first, result.right = judged(found, model, fault)
                 return
+
+
+def _last(subject: Subject, config: dict[str, Any], models: Path | None) -> np.ndarray | None:
+    """The last logits with another configuration; None if it is refused."""
+    assert isinstance(subject.golden, Golden)
+    try:
+        source = golden.source_of(replace(subject.golden, config=config), models=models)
+        with golden.Loading(subject.cases, models, EXACT).load(source) as model:
+            return changes.last(model, subject.golden)
+    except Exception:
+        return None
 
 
 def judged(found: Diff, model: LoadedModel, fault: Fault) -> tuple[str, bool]:

@@ -4,7 +4,7 @@ A rule is a function from a `Source` to `Seed`s. A seed is one fault: the edits 
 whom `ggmodel diff` must blame: the class around the edit, unless the seed says otherwise.
 """
 
-from . import attention, feedforward, images, layers
+from . import attention, feedforward, images, layers, neutral
 from .seeds import RULES, Seed
 
-__all__ = ["RULES", "Seed", "attention", "feedforward", "images", "layers"]
+__all__ = ["RULES", "Seed", "attention", "feedforward", "images", "layers", "neutral"]

@@ -11,6 +11,7 @@ import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -125,7 +126,7 @@ def runs(loading: Loading, golden: Golden, case: str, bound: float) -> Iterator[
     reasons = getattr(loading.cases.module, "UNFOLLOWED", {})
     longest = max(len(_ids(prompt)) for prompt in compared(golden))
     for (path, value), want in zip(golden.changes.items(), golden.changed, strict=True):
-        if f"{case}.{path}" in reasons:
+        if any(fnmatchcase(f"{case}.{path}", pattern) for pattern in reasons):
             continue
         other = replace(golden, config=changed(golden.config, path, value))
         with warnings.catch_warnings(), np.errstate(all="ignore"):

@@ -47,8 +47,8 @@ optional, for any case:
     adjust(model), called when a model has been loaded
     BOUNDS      case → the NMSE that ggmodel must stay below, if not 1e-8
     SPECIAL     text → id of special tokens that the model looks up by name
-    UNFOLLOWED  "case.path" of a number in config.json → why a model that is right does not follow
-                transformers to another value
+    UNFOLLOWED  "case.path" of a number in config.json, or a pattern → why a model that is right
+                does not follow transformers to another value
     UNSEEN      hyperparameter or tensor, or a pattern of them → why no case can see its value
 
 Needs torch, transformers and safetensors.
