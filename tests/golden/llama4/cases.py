@@ -238,4 +238,4 @@ UNSEEN = {
     "value_dim": "other programs ask for it; the tensors tell the same",
 }
 # Numbers to which a model that is right does not follow transformers.
-UNFOLLOWED = {"llama3_rope.rope_scaling.low_freq_factor": "above the high one, none is between them"}
+UNFOLLOWED = {"llama3_rope.rope_scaling.low_freq_factor": "it is above the high one then"}
