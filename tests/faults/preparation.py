@@ -325,7 +325,12 @@ FAULTS = [
             "frames = len(samples) // HOP // 2",
             "prompt",
         ),
-        ("rows of silence", '{"frames": frames}', '{"frames": self.config.frames}', "prompt"),
+        (
+            "rows of silence",
+            'length=self.audio_samples), {"frames": frames}',
+            'length=self.audio_samples), {"frames": self.config.frames}',
+            "prompt",
+        ),
     ),
     *_of_models(
         "mllama",
@@ -364,7 +369,7 @@ def tried(fault: Fault) -> dict[str, Any]:
     are equal. Nothing of ggmodel may have been imported."""
     file = (ROOT / "sdk" / "ggmodel" / fault.path).resolve()
     text = file.read_text("utf-8")
-    assert text.count(fault.before) >= 1, f"{fault.path} has no {fault.before!r}"
+    assert text.count(fault.before) == 1, f"{fault.path} has {fault.before!r} not once"
     changed = text.replace(fault.before, fault.after, 1)
     load = importlib.machinery.SourceFileLoader.get_data
 

@@ -241,7 +241,8 @@ class Trials:
             for other in changes.others(value) if key in fault.blames else ():
                 varied = changes.changed(config, path, other)
                 got, true = (_last(subject, varied, m) for m in (models, None))
-                if true is not None and (got is None or golden.nmse(got, true) > NOTICED):
+                computed = true is not None and true.size > 0
+                if computed and (got is None or not golden.nmse(got, true) <= NOTICED):
                     yield key, got is None
 
     def _common(self, fault: Fault, subject: Subject, models: Path, result: Result) -> str:
@@ -349,14 +350,16 @@ class Trials:
 
 
 def _last(subject: Subject, config: dict[str, Any], models: Path | None) -> np.ndarray | None:
-    """The last logits with another configuration; None if it is refused."""
+    """The last logits with another configuration; None if it is refused, none if it crashes."""
     assert isinstance(subject.golden, Golden)
     try:
         source = golden.source_of(replace(subject.golden, config=config), models=models)
         with golden.Loading(subject.cases, models, EXACT).load(source) as model:
             return changes.last(model, subject.golden)
-    except Exception:
+    except Error:
         return None
+    except Exception:  # a crash is no refusal
+        return np.zeros(0, np.float32)
 
 
 def judged(found: Diff, model: LoadedModel, fault: Fault) -> tuple[str, bool]:

@@ -36,23 +36,27 @@ Every prompt is also computed in other ways:
   rounds. Small faults show here, such as another epsilon, or GELU by erf for tanh.
 - The choices of its routers, in that run, by the numbers by which they are made: behind sigmoid,
   selection bias and limits of groups. Each expert that the reference chose must lie above all that
-  it has below that one, unless both are nearer than float32 rounds. All runs compute with the
-  reference's choices, so that a prompt may come as near to a tie as it likes.
+  it has below that one, unless both are nearer than float32 rounds. The runs above and those with
+  rounded weights compute with the reference's choices, so that a prompt may come near to a tie;
+  with other numbers, and from files, the model chooses for itself.
 - With other numbers in config.json, in float64 again: each number that moves the reference's
-  results (by 1.37, 10 or 1000 times, or by one), against the last logits that transformers computes
-  with it. A key's second use that is forgotten shows here, though its value is neutral in the case.
+  results (1.37, 10 or 1000 times as much; of a whole one, one more, about twice or half; the
+  opposite of a bool), against the last logits that transformers computes with it. A key's second
+  use that is forgotten shows here, though its value is neutral in the case.
 - With weights in F16 and Q8_0, compared with the golden's logits of such weights, and in BF16,
   compared with the same weights in F32. The bound is four times the distance that these weights
-  have from the logits of exact ones in transformers. ggml rounds activations, too, at the same
+  have from the logits of exact ones in transformers; for BF16, 64 times that of F16, since it has 3
+  bits less. ggml rounds activations, too, at the same
   products and to as many bits, which moves the logits 0.3 to 2.4 times as far here.
 
 The column "split" has the worst of the first item. An embedding model computes each text alone
-there, and compares all rounded weights with the same weights in F32. Types of tensors are those of
+there, and compares all rounded weights with the same weights in F32, by four times the distance
+that those move the model itself. Types of tensors are those of
 `ggmodel convert`: norms, routers and vision towers stay F32.
 
 A golden proves only the numbers that move its results. So each hyperparameter that a case's file
-has and each weight is changed in turn (a number by 1.37, 10 and 1000 times, or by one; a bool to
-its opposite; weights by up to half), and everything computed again in float64. A case sees the
+has and each weight is changed in turn (numbers as above, weights by up to half), and everything
+computed again in float64. A case sees the
 change if a result leaves the golden by more than 1e-10, or the file is refused. A factor of exactly
 1 counts as unseen: it proves nothing, even of a forward that multiplies by it. `ggmodel golden`
 names all that no case of the folder sees, and `--update` refuses such a folder:

@@ -20,6 +20,10 @@ ALL = [
 # at its beginning, or with learned positions, which nothing moves.
 STATES = {"lfm2", "qwen35", "qwen3vl/qwen35", "whisper"}
 STATELESS = {"qwen35/uncovered_pairs", "qwen35/wide_sections"}  # attention alone
+# Goldens with the reference's choices of experts; the prompts of others keep routers from ties.
+ROUTED = {"lfm2/experts", "lfm2/experts_unbiased", "lfm2/experts_scaled"}
+# Made before other numbers were recorded: transformers takes long with them.
+UNCHANGED = {"gemma3n/images", "gemma3n/sounds", "gemma3n/untied"}
 
 
 @pytest.mark.parametrize(("architecture", "case"), ALL, ids=map("/".join, ALL))
@@ -37,10 +41,8 @@ def test_every_way_gives_the_same(architecture: str, case: str):
     if first.greedy is None:
         assert names == ["each text alone", "float64", *ROUNDED]
         return
-    if "routers" in names:  # the golden has the reference's choices
-        names.remove("routers")
-    follows = [FOLLOWS] if golden.Golden.load(HERE / architecture / f"{case}.npz").changes else []
-    assert names == [*SPLITS, "context shift", "float64", *follows, *ROUNDED]
+    routers, follows = ["routers"] * (name in ROUTED), [FOLLOWS] * (name not in UNCHANGED)
+    assert names == [*SPLITS, "context shift", "float64", *routers, *follows, *ROUNDED]
     shift = first.runs[len(SPLITS)]
     if states:
         assert shift.note.startswith("its state cannot shift")

@@ -57,9 +57,13 @@ def test_another_choice_is_the_routers(tmp_path: Path, old: str, new: str):
         ("", ""),
         ("self.limited(scores + self.bias).top_k", "(scores + self.bias).top_k"),
         ("self.limited(scores + self.bias)", "self.limited(scores)"),
+        (
+            "self.limited(scores + self.bias).top_k(h.experts_used)",
+            "self.limited(scores + self.bias).argsort().slice(0, 0, h.experts_used)",
+        ),
         SOFTMAX,
     ],
-    ids=["right", "limit ignored", "bias ignored", "softmax"],
+    ids=["right", "limit ignored", "bias ignored", "the worst", "softmax"],
 )
 def test_groups_of_experts(tmp_path: Path, old: str, new: str):
     models = GROUPED if not old else changed(GROUPED, tmp_path, "dots1.py", old, new) / "grouped"

@@ -122,8 +122,11 @@ def _print_unseen(cases: Cases, models: str | None) -> None:
     for one in numbers or ():
         style = "dim" if one.reason else "yellow"
         console().print(printable(f"{one} ({one.reason})" if one.reason else str(one)), style=style)
-    if numbers == []:
-        console().print("every hyperparameter and weight is seen by a case", style="dim")
+    if numbers is None:
+        console().print("coverage not judged: a case differs in float64", style="yellow")
+    elif not numbers:
+        line = "every weight, and every hyperparameter that a case's file has, is seen by a case"
+        console().print(line, style="dim")
 
 
 def _report(

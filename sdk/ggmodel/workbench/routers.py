@@ -114,12 +114,14 @@ class Routing:
     Attributes:
         routers: of the text that is computed, in the order in which a forward asks them; none if
             the model chooses for itself. A token's place in its sequence says which it is.
-        modules: names of the ops' module, in that order, once a graph was recorded.
+        modules: names of the ops' module, in that order, once a graph was recorded; a module's
+            second choice has a ' behind its name.
     """
 
     routers: Sequence[Router] = ()
     modules: list[str] = field(default_factory=list)
-    _scores: dict[int, str] = field(default_factory=dict)  # uid → module
+    # uid → module, and -1 where the op sorts upwards: it prefers small scores
+    _scores: dict[int, tuple[str, int]] = field(default_factory=dict)
     _values: dict[str, np.ndarray] = field(default_factory=dict)
 
     @property
@@ -134,14 +136,17 @@ class Routing:
     def replace(self, graph: Graph, result: Node) -> None:
         """Makes an input of each choice in a recorded graph."""
         choices = _choices(graph, result)
-        names = [node.name.rpartition(".")[0] for node in choices]
+        names = list[str]()
+        for node in choices:
+            name = node.name.rpartition(".")[0]
+            names.append(name + "'" * sum(other.rstrip("'") == name for other in names))
         self.modules = self.modules or names
         if self.problem:
             return
         for name, node in zip(names, choices, strict=True):
             scores = node.sources[0]
             assert scores is not None
-            self._scores[scores.uid] = name
+            self._scores[scores.uid] = name, 1 if node.attrs.get("descending") else -1
             graph.forward(scores)  # a selection bias is read by nothing else
             self._feed(graph, node, self.modules.index(name))
 
@@ -160,9 +165,10 @@ class Routing:
 
     def see(self, node: Node, value: np.ndarray) -> None:
         """Keeps the scores of a choice; see `watch_text`."""
-        if (name := self._scores.get(node.uid)) is not None:
+        if node.uid in self._scores:
+            name, sign = self._scores[node.uid]
             rows = to_float32(value, node.dtype, node.ne)
-            self._values[name] = rows.reshape(-1, node.ne[0]).copy()
+            self._values[name] = sign * rows.reshape(-1, node.ne[0])
 
     def misled(self, nmse: Mapping[str, float] | float) -> dict[str, str]:
         """Module → how it chose otherwise in the latest run that `see` has seen.
@@ -170,16 +176,16 @@ class Routing:
         Args:
             nmse: error of the scores that rounding explains, for each module or for all.
         """
-        told: dict[str, str] = {}
+        texts: dict[str, str] = {}
         for name, router in zip(self.modules, self.routers, strict=False):
             rounding = nmse.get(name, 0.0) if isinstance(nmse, Mapping) else nmse
             scores = self._values.get(name)
-            told[name] = (
+            texts[name] = (
                 "its scores were not computed"
                 if scores is None
                 else router.misled(scores, rounding)
             )
-        return {name: text for name, text in told.items() if text}
+        return {name: text for name, text in texts.items() if text}
 
 
 @contextmanager

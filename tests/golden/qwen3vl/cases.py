@@ -235,4 +235,6 @@ def processor(transformers: Any, config: dict[str, Any], tokenizer: Any) -> Any:
 UNSEEN = {
     "video_*_pixels": "goldens are given prepared pixels; the preparation is tested apart",
     "interval": "read where a file lacks the list of layers",
+    "side": "patches are counted: 21 pixels have as many as 20, and other counts are refused",
+    "taken": "other programs ask for it; here the list of layers tells the same",
 }

@@ -387,14 +387,14 @@ class _Comparing:
     def _judge_routers(self) -> None:
         """Blames the first module that chooses other experts than the reference, unless an error
         was made before it."""
-        rows = {s: row for s in self.routing.modules if (row := self._places.get(s)) is not None}
+        whole = self._places[""]
+        rows = {s: self._places.get(s.rstrip("'"), whole) for s in self.routing.modules}
         rounding = {
             scope: max(EXACT, row.bound) + GROWTH * (row.input.nmse if row.input else 0.0)
             for scope, row in rows.items()
         }
         for scope, text in self.routing.misled(rounding).items():
-            if (row := rows.get(scope)) is None:
-                continue
+            row = rows[scope]
             if not any(r.wrong for r in self.rows[: self.rows.index(row)]):
                 row.verdict, row.note = "diverges", text
             return

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...errors import ArchitectureError, Error
 from .files import Prompt
 from .runs import Run, nmse
 from .weights import Array
@@ -40,7 +41,10 @@ def others(value: Any) -> Iterator[Any]:
     elif isinstance(value, float):
         yield from (value * 1.37 or 0.5, value * 10 or 5.0, value * 1000 or 50.0)
     elif isinstance(value, Sequence) and not isinstance(value, str):
-        yield from (list(each) for each in zip(*map(others, value), strict=True) if each)
+        others_of = [list(others(item)) for item in value]
+        for i in range(max(map(len, others_of), default=0)):
+            pairs = zip(value, others_of, strict=True)
+            yield [new[min(i, len(new) - 1)] if new else item for item, new in pairs]
 
 
 def numbers(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
@@ -64,17 +68,21 @@ def changed(config: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
 
 
 def recorded(
-    config: Mapping[str, Any], compute: Callable[[dict[str, Any]], Array]
+    config: Mapping[str, Any],
+    compute: Callable[[dict[str, Any]], Array],
+    report: Callable[[str], None] = lambda path: None,
 ) -> tuple[dict[str, Any], Array]:
     """The first other value of each number that moves the reference's results: path → value, and
     the results [paths, n]. Numbers that fix a shape have none: the checkpoint does not fit then.
 
     Args:
         compute: the results of the reference for a configuration [n].
+        report: called with each path before its values are tried.
     """
     usual = compute(dict(config))
     values, results = dict[str, Any](), list[Array]()
     for path, value in numbers(config):
+        report(path)
         for other in others(value):
             try:
                 result = compute(changed(config, path, other))
@@ -114,20 +122,22 @@ def last(model: LoadedModel, golden: Golden) -> Array:
 
 
 def runs(loading: Loading, golden: Golden, case: str, bound: float) -> Iterator[Run]:
-    """The worst of the changes, and each that the model does not follow. One that it refuses is
-    left out, for nobody takes that for a result; so is one of `UNFOLLOWED` in cases.py.
+    """The worst of the changes, and each that the model does not follow, or fails at. One that it
+    refuses is left out, for nobody takes that for a result, unless it refuses all; so is one of
+    `UNFOLLOWED` in cases.py.
 
     The models are loaded for texts of just this length, by which transformers chooses factors of
     ropes.
     """
     from . import source_of
 
-    worst = 0.0
+    errors = list[float]()
     reasons = getattr(loading.cases.module, "UNFOLLOWED", {})
     longest = max(len(_ids(prompt)) for prompt in compared(golden))
     for (path, value), want in zip(golden.changes.items(), golden.changed, strict=True):
         if any(fnmatchcase(f"{case}.{path}", pattern) for pattern in reasons):
             continue
+        note = ""
         other = replace(golden, config=changed(golden.config, path, value))
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
@@ -136,11 +146,14 @@ def runs(loading: Loading, golden: Golden, case: str, bound: float) -> Iterator[
                 options = {"backend": "reference", "context_length": longest}
                 with loading.load(source, **options) as model:
                     error = nmse(last(model, golden), want)
-            except Exception:
+            except ArchitectureError as failure:  # the model's code fails
+                error, note = np.inf, str(failure)
+            except Error:
                 continue
-        if error >= bound:
-            yield Run(f"with {path} = {value!r:.40}", error, bound)
-        else:
-            worst = max(worst, error)
-    if golden.changes:  # goldens of before have none
-        yield Run(FOLLOWS, worst, bound)
+        errors.append(error)
+        if not error < bound:
+            yield Run(f"with {path} = {value!r:.40}", error, bound, note)
+    if golden.changes and not errors:
+        yield Run(FOLLOWS, np.inf, bound, f"none of {len(golden.changes)} could be compared")
+    elif golden.changes:  # goldens of before have none
+        yield Run(FOLLOWS, max((e for e in errors if e < bound), default=0.0), bound)

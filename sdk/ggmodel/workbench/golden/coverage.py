@@ -82,6 +82,14 @@ def hold(
             f"UNSEEN of {cases.folder / 'cases.py'} has {', '.join(idle)}, which a case sees or no "
             "file has: remove it"
         )
+    loaded = {name: cases.load(name) for name in cases.names}
+    paths = [f"{n}.{p}" for n, g in loaded.items() if isinstance(g, Golden) for p in g.changes]
+    unfollowed = getattr(cases.module, "UNFOLLOWED", {})
+    if idle := [pattern for pattern in unfollowed if not fnmatch.filter(paths, pattern)]:
+        raise ConfigError(
+            f"UNFOLLOWED of {cases.folder / 'cases.py'} has {', '.join(idle)}, which no golden "
+            "changes: remove it"
+        )
     if left := [str(one) for one in found or () if not one.reason]:
         raise ConfigError(
             "\n  ".join([f"{cases.folder}: the goldens are written, and prove too little:", *left])

@@ -319,8 +319,10 @@ class Case:
         def last(config: dict[str, Any]) -> Array:
             return Reference(self, golden.tensors, golden.types, config=config).last(golden)
 
-        self._tell(f"{self.name}: other numbers")
-        golden.changes, golden.changed = changes.recorded(self.config, last)
+        def report(path: str) -> None:
+            self._tell(f"{self.name}: another {path}")
+
+        golden.changes, golden.changed = changes.recorded(self.config, last, report)
 
     def _best(
         self,
