@@ -241,8 +241,9 @@ class Trials:
             for other in changes.others(value) if key in fault.blames else ():
                 varied = changes.changed(config, path, other)
                 got, true = (_last(subject, varied, m) for m in (models, None))
-                computed = true is not None and true.size > 0
-                if computed and (got is None or not golden.nmse(got, true) <= NOTICED):
+                if true is None or not true.size:
+                    continue
+                if got is None or not golden.nmse(got, true) <= NOTICED:
                     yield key, got is None
 
     def _common(self, fault: Fault, subject: Subject, models: Path, result: Result) -> str:

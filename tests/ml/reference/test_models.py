@@ -11,6 +11,7 @@ import ggmodel
 from ggmodel import DType
 from ggmodel.cli import app
 from ggmodel.workbench.golden import nmse, source_of
+from ggmodel.workbench.routers import routed
 from tests.conftest import ROOT
 from tests.golden.files import GREEDY, Golden
 from tests.golden.text import CASES, golden_of
@@ -55,7 +56,8 @@ def test_rounded_weights(golden: Golden, flash_attention: str, dtype: DType):
         flash_attention=flash_attention,
     ) as model:
         bound = OTHER_BLOCKS.get(golden.architecture, EXACT) if dtype is DType.Q8_0 else EXACT
-        assert nmse(model.logits(golden.prompt.tolist()), want) < bound
+        with routed(model, golden.routers):  # a token near a tie may go to another expert
+            assert nmse(model.logits(golden.prompt.tolist()), want) < bound
         done = model.generate(golden.prompt.tolist(), max_tokens=GREEDY, temperature=0)
     assert done.tokens == golden.greedy.tolist()
 
