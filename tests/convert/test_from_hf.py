@@ -176,7 +176,7 @@ def test_use_expert_bias_says_whether_experts_have_a_bias(biased: bool):
         ),
         (
             {"rope_theta": 7.0, "rope_parameters": {"rope_theta": 5.0}},
-            {"rope_theta": 7.0},
+            {"rope_theta": 5.0},  # as transformers reads both
         ),
         (
             {"rope_parameters": {"full_attention": {"rope_theta": 1e6}}},

@@ -74,8 +74,8 @@ NOTES: dict[str, list[str]] = {
     "gpt_oss/released": [f"{DIFFERS}rope.scaling.yarn_truncate is False, and it computes with Tr"],
     "gpt_oss/rounded_yarn": [
         f"{DIFFERS}rope.scaling.yarn_attn_factor is 1.25, and it computes with 1.2079",
-        f"{DIFFERS}rope.scaling.yarn_beta_fast is 2.5, and it computes with 32.0",
-        f"{DIFFERS}rope.scaling.yarn_beta_slow is 0.75, and it computes with 1.0",
+        f"{DIFFERS}rope.scaling.yarn_beta_fast is 1.2, and it computes with 32.0",
+        f"{DIFFERS}rope.scaling.yarn_beta_slow is 0.1, and it computes with 1.0",
     ],
     "lfm2/bias": [
         f"{REFUSES}it has no place for blk.0.shortconv.{part}.bias"
