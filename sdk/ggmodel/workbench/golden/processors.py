@@ -72,8 +72,8 @@ def prepared(cases: Cases, name: str, model: Any) -> Preparation:
 def _item(module: Any, processor: Any, model: Any, text: str, kind: str, size: list[int]) -> Item:
     before = getattr(module, "BEFORE", BEFORE)
     words = [" ".join(f"w{i}" for i in ids) for ids in (before, AFTER)]
-    given = _pictured(size) if kind == "image" else _heard(size)
-    made = getattr(module, "processed", _processed)(processor, f" {text} ".join(words), given)
+    keywords = _pictured(size) if kind == "image" else _heard(size)
+    made = getattr(module, "processed", _processed)(processor, f" {text} ".join(words), keywords)
     made = {k: v.float() if v.is_floating_point() else v for k, v in made.items()}
     ids = made["input_ids"] if "input_ids" in made else made["decoder_input_ids"]
     with torch.no_grad():
@@ -83,8 +83,8 @@ def _item(module: Any, processor: Any, model: Any, text: str, kind: str, size: l
     return Item(kind, size, before, AFTER, inputs, ids[0].numpy(), logits.numpy())
 
 
-def _processed(processor: Any, text: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
-    return dict(processor(text=[text], **given, return_tensors="pt"))
+def _processed(processor: Any, text: str, keywords: Mapping[str, Any]) -> Mapping[str, Any]:
+    return dict(processor(text=[text], **keywords, return_tensors="pt"))
 
 
 def _pictured(size: list[int]) -> dict[str, Any]:
@@ -94,5 +94,5 @@ def _pictured(size: list[int]) -> dict[str, Any]:
 
 
 def _heard(size: list[int]) -> dict[str, Any]:
-    heard = samples(*size).astype(np.float32) / (1 << 15)
-    return {"audio": [heard], "sampling_rate": RATE}
+    waveform = samples(*size).astype(np.float32) / (1 << 15)
+    return {"audio": [waveform], "sampling_rate": RATE}
