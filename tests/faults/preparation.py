@@ -35,7 +35,7 @@ class Fault:
         step: of the preparation that should be named; "" for one that only logits show.
     """
 
-    said: str
+    description: str
     golden: str
     path: str
     before: str
@@ -365,7 +365,7 @@ FAULTS = [
 
 
 def tried(fault: Fault) -> dict[str, Any]:
-    """The verdict of the goldens on a fault, in this process: "case" and "said", empty where all
+    """The verdict of the goldens on a fault, in this process: "case" and "verdict", empty where all
     are equal. Nothing of ggmodel may have been imported."""
     file = (ROOT / "sdk" / "ggmodel" / fault.path).resolve()
     text = file.read_text("utf-8")
@@ -394,11 +394,14 @@ def tried(fault: Fault) -> dict[str, Any]:
             wrong = [o for o in golden._prepared(loading, whole, case, bound) if not o.ok]
         except Exception as error:  # the command ends with it
             key = re.search(r"key +(\w+:[\w.]+)", str(error))
-            said = f"preparation, key {key[1]}: refused" if key else f"{type(error).__name__}"
-            return {"case": case, "said": f"{said}: {error}".replace("\n", " ")}
+            refusal = f"preparation, key {key[1]}: refused" if key else f"{type(error).__name__}"
+            return {"case": case, "verdict": f"{refusal}: {error}".replace("\n", " ")}
         if wrong:
-            return {"case": wrong[0].case, "said": wrong[0].differs or f"NMSE {wrong[0].nmse:.0e}"}
-    return {"case": "", "said": ""}
+            return {
+                "case": wrong[0].case,
+                "verdict": wrong[0].differs or f"NMSE {wrong[0].nmse:.0e}",
+            }
+    return {"case": "", "verdict": ""}
 
 
 def verdict(index: int) -> dict[str, Any]:
@@ -406,7 +409,7 @@ def verdict(index: int) -> dict[str, Any]:
     command = [sys.executable, "-B", "-m", "tests.faults.preparation", "--one", str(index)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LONGEST)
     if done.returncode:
-        raise RuntimeError(f"{FAULTS[index].said}: {done.stderr[-2000:]}")
+        raise RuntimeError(f"{FAULTS[index].description}: {done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -414,9 +417,9 @@ def verdict(index: int) -> dict[str, Any]:
 _OTHERWISE = ("preparation, key ", "preparation, preparing fails")
 
 
-def named(fault: Fault, said: str) -> bool:
+def named(fault: Fault, text: str) -> bool:
     """Whether a verdict names the fault's step, or its place otherwise."""
-    return bool(fault.step) and said.startswith((f"preparation, {fault.step}", *_OTHERWISE))
+    return bool(fault.step) and text.startswith((f"preparation, {fault.step}", *_OTHERWISE))
 
 
 def main() -> None:
@@ -427,13 +430,16 @@ def main() -> None:
     chosen = [i for i, fault in enumerate(FAULTS) if part in f"{fault.golden} {fault.path}"]
     rows, right, caught = "| golden | fault | named |\n|---|---|---|\n", 0, 0
     for i in chosen:
-        fault, found = FAULTS[i], verdict(i)
-        said = found["said"]
-        caught, right = caught + bool(said), right + named(fault, said)
-        short = said.removeprefix("preparation, ").partition(":")[0] or "missed"
-        rows += f"| {fault.golden} | {fault.said} | {short} |\n"
-        mark = "" if named(fault, said) else f"   WRONG, {fault.step} expected"
-        print(f"{fault.golden}: {fault.said}: {found['case']}: {said[:150]}{mark}", flush=True)
+        fault, outcome = FAULTS[i], verdict(i)
+        text = outcome["verdict"]
+        caught, right = caught + bool(text), right + named(fault, text)
+        short = text.removeprefix("preparation, ").partition(":")[0] or "missed"
+        rows += f"| {fault.golden} | {fault.description} | {short} |\n"
+        mark = "" if named(fault, text) else f"   WRONG, {fault.step} expected"
+        print(
+            f"{fault.golden}: {fault.description}: {outcome['case']}: {text[:150]}{mark}",
+            flush=True,
+        )
     total = f"{caught} of {len(chosen)} are caught, {right} named by their step."
     print(total)
     if "--write" in sys.argv and len(chosen) == len(FAULTS):
