@@ -30,8 +30,8 @@ def named_files(path: str) -> list[Path]:
 
 def names(spans: str) -> list[str]:
     """The identifiers among texts in backticks."""
-    found = (NAME.fullmatch(span) for span in re.findall(r"`([^`]+)`", spans))
-    return [match[1] for match in found if match]
+    matches = (NAME.fullmatch(span) for span in re.findall(r"`([^`]+)`", spans))
+    return [match[1] for match in matches if match]
 
 
 def promises() -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -65,8 +65,8 @@ def test_a_file_of_a_recipe_has_the_name(name: str, files: tuple[str, ...]):
 def programs() -> set[str]:
     """Paths and modules that `python` is asked to run, but for pytest."""
     code = "\n".join([*blocks(PAGE, "sh"), *re.findall(r"`(python [^`]+)`", PAGE)])
-    found = re.findall(r"^\s*python (?:-m )?([\w./]+)", code, re.M)
-    return {name for name in found if name != "pytest"}
+    programs_run = re.findall(r"^\s*python (?:-m )?([\w./]+)", code, re.M)
+    return {name for name in programs_run if name != "pytest"}
 
 
 def test_every_program_of_the_recipes_is_run_by_a_test():

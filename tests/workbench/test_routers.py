@@ -156,9 +156,9 @@ def misrouted(activations: Activations) -> Activations:
 def test_diff_names_the_module_of_a_router():
     with ggmodel.load(source_of("mixtral"), **EXACT) as model:
         assert diff(model, saved("mixtral")).ok
-        found = diff(model, misrouted(saved("mixtral")))
-    assert found.first is not None
-    assert found.first.path == "layers[1].ffn"
+        result = diff(model, misrouted(saved("mixtral")))
+    assert result.first is not None
+    assert result.first.path == "layers[1].ffn"
 
 
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.BF16, DType.Q8_0], ids=str)
@@ -172,8 +172,8 @@ def test_diff_of_groups_in_every_type(tmp_path: Path, dtype: DType):
     for models in (GROUPED, wrong):
         source = golden.source_of(one, dtype, models)
         with ggmodel.load(source, models=models, **EXACT) as model:
-            found = diff(model, reference)
-        assert found.ok == (models is GROUPED)
-    assert found.first is not None
-    assert found.first.path == "layers[1].ffn"
-    assert "the reference leaves it out" in found.first.note
+            result = diff(model, reference)
+        assert result.ok == (models is GROUPED)
+    assert result.first is not None
+    assert result.first.path == "layers[1].ffn"
+    assert "the reference leaves it out" in result.first.note
