@@ -32,7 +32,7 @@ def test_the_command(folder: Path, program: Program):
     assert done.returncode == 0
     assert "plain_gqa" in done.stdout and "12 of 12" in done.stdout and "equal" in done.stdout
     assert done.stderr == ""
-    assert done.stdout.endswith("every hyperparameter and weight is seen by a case\n")
+    assert done.stdout.endswith("that a case's file has, is seen by a case\n")
     found = json.loads(program("golden", "llama", "--goldens", folder.parent, "--json").stdout)
     assert found[0]["ok"] is True
     assert found[0]["greedy"] == [12, 12]
