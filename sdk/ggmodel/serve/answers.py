@@ -14,6 +14,7 @@ from ..chat.replies import CallArguments, CallBegun, Content, Delta, Reasoning
 from ..errors import ComputeError
 from .endpoint import some
 from .requests import ChatParams, Finished, Started, Token, TokenEvent
+from .tools import CustomInput
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -63,6 +64,7 @@ class Answer:
         self.called = False
         self.ids: list[int] = []
         self._thought = self._unread = 0
+        self._input: tuple[int, CustomInput] | None = None
         self._request, self._form = request, form
         self._metrics, self._model = metrics, runner.name
         self._events = runner.generate(request)
@@ -77,6 +79,7 @@ class Answer:
         self.started = first
         chat = self._request.prompt
         tools = chat.tools if isinstance(chat, ChatParams) else None
+        self._custom = chat.custom if isinstance(chat, ChatParams) else []
         self._parser = self._form and self._form.parser(tools, first.ending)
         return self
 
@@ -100,7 +103,8 @@ class Answer:
                 if deltas or token is not None:
                     yield self._noted(deltas, token)
             elif isinstance(event, Finished):
-                rest = [] if parser is None else self._noted(parser.end(), None).deltas
+                rest = self._noted([] if parser is None else parser.end(), None).deltas
+                rest += self._input_rest()
                 self._end(event)
                 if rest:
                     yield ParsedToken(rest, None)
@@ -112,12 +116,30 @@ class Answer:
             if any(isinstance(delta, Reasoning) for delta in deltas):
                 self._thought += self._unread
             self._unread = 0
-        for i, delta in enumerate(deltas):
-            if isinstance(delta, CallBegun):
-                self.called = True
-                if not delta.id:
-                    deltas[i] = replace(delta, id=_new_id())
-        return ParsedToken(deltas, token)
+        return ParsedToken([one for delta in deltas for one in self._called(delta)], token)
+
+    def _called(self, delta: Delta) -> list[Delta]:
+        """A delta with the id of a call, and the text of a custom tool's call from its JSON."""
+        if isinstance(delta, CallArguments):
+            if self._input is None:
+                return [delta]
+            text = self._input[1].feed(delta.text)
+            return [CallArguments(delta.index, text)] if text else []
+        rest = self._input_rest()
+        if isinstance(delta, CallBegun):
+            self.called = True
+            delta = delta if delta.id else replace(delta, id=_new_id())
+            if delta.name in self._custom:
+                self._input = delta.index, CustomInput()
+        return [*rest, delta]
+
+    def _input_rest(self) -> list[Delta]:
+        """The end of a custom tool's call, if one was under way."""
+        if self._input is None:
+            return []
+        (index, reader), self._input = self._input, None
+        text = reader.end()
+        return [CallArguments(index, text)] if text else []
 
     def _end(self, finished: Finished) -> None:
         finished.reasoning_tokens = self._thought
@@ -132,7 +154,7 @@ def _new_id() -> str:
 
 @dataclass
 class ParsedCall:
-    """A call of a tool. Arguments are JSON text."""
+    """A call of a tool. Arguments are JSON text, or the text of a custom tool."""
 
     id: str
     name: str
@@ -173,7 +195,7 @@ async def _whole(answer: Answer) -> Reply:
         else:
             texts[type(delta)].append(delta.text)
     content, reasoning = ("".join(text) for text in texts.values())
-    called = [ParsedCall(one.id, one.name, "".join(text) or "{}") for one, text in calls.values()]
+    called = [ParsedCall(one.id, one.name, "".join(text)) for one, text in calls.values()]
     return Reply(answer.started, answer.finished, answer.ids, parsed, content, reasoning, called)
 
 

@@ -39,6 +39,7 @@ class ChatParams(Struct, omit_defaults=True):
         function: the name of the one that is required; None for any.
         parallel: several calls in an answer are welcome.
         strict: calls obey the schemas of their functions.
+        custom: names of the functions whose calls are one text, their only argument.
     """
 
     messages: list[dict[str, Any]]
@@ -50,6 +51,7 @@ class ChatParams(Struct, omit_defaults=True):
     function: str | None = None
     parallel: bool = True
     strict: bool = False
+    custom: list[str] = field(default_factory=list)
 
 
 class Request(Struct):

@@ -225,6 +225,9 @@ class _Rules:
 
     def _word(self, schema: Any, shut: str) -> str:
         """A text without quotes, up to a mark."""
+        if isinstance(schema, Mapping) and isinstance(lark := schema.get("lark"), str):
+            nested = self._rule("%lark {\n" + lark + "\n}")
+            return f"{nested} {self._text(shut)}"
         options = schema.get("enum") if isinstance(schema, Mapping) else None
         if isinstance(options, list) and options:
             words = " | ".join(_quoted(str(option)) for option in options)

@@ -11,15 +11,15 @@ from msgspec import UNSET, Struct
 from starlette.routing import Route
 
 from ...bounds import limits
-from ..chat_requests import dated, functions, model_name
+from ..chat_requests import dated, model_name
 from ..endpoint import TEXT, Answers, Call, Handler, route
 from ..errors import Refused
 from ..requests import ChatParams, Detokenize, Rank, Render, Tokenize, Tokens
 from ..security import Keys
 from ..server import Server
-from .openai.chat import Tool, schema_of
 from .openai.inputs import ChatMessage, converted
 from .openai.schemas import OPENAI, PromptUsage
+from .openai.tools import Tool, chat_tools
 from .schemas import (
     Detokenized,
     Generation,
@@ -254,10 +254,10 @@ async def _chat(params: ApplyTemplateRequest, call: Call) -> ChatParams:
     variables = dated(params.chat_template_kwargs or {})
     if not params.add_generation_prompt:
         variables["add_generation_prompt"] = False
-    tools = functions("OpenAI", params.tools, call, "function")
+    tools = chat_tools(params.tools, call).functions
     return ChatParams(
         messages,
-        [schema_of(tool) for tool in tools] or None,
+        tools or None,
         params.chat_template,
         variables,
         params.continue_final_message,

@@ -13,11 +13,12 @@ from starlette.routing import Route
 from ....chat.replies import CallArguments, CallBegun, Content, Delta, Reasoning
 from ...answers import Answer, ParsedToken, Reply
 from ...chat import ChatProtocol, serve_chat
-from ...chat_requests import arguments_of, functions, prepare
+from ...chat_requests import arguments_of, prepare
 from ...endpoint import EVENTS, Answers, Call, Handler, named_event, route
 from ...errors import Refused
 from ...requests import ChatParams, Finished, GrammarSpec, Request, Tokenize
 from ...server import Server
+from ...tools import callable_tools
 from .schemas import (
     ANTHROPIC,
     AnswerBlock,
@@ -234,7 +235,7 @@ async def _chat(params: CountRequest, call: Call) -> ChatParams:
     choice = params.tool_choice or ToolChoice("auto")
     if choice.type == "tool" and choice.name is None:
         raise Refused("tool_choice.name: is missing", param="tool_choice.name")
-    tools = functions("Anthropic", params.tools, call)
+    tools = callable_tools("Anthropic", params.tools, call)
     last = params.messages[-1] if params.messages else None
     thinks = params.thinking and {"enable_thinking": params.thinking.type != "disabled"}
     return ChatParams(

@@ -9,9 +9,9 @@ from msgspec import UNSET, Struct
 from starlette.routing import Route
 
 from ....chat.replies import CallArguments, CallBegun, Content, Delta, Reasoning
-from ...answers import Answer, ParsedToken, Reply
+from ...answers import Answer, ParsedCall, ParsedToken, Reply
 from ...chat import serve_chat
-from ...chat_requests import choices, functions
+from ...chat_requests import choices
 from ...endpoint import EVENTS, Answers, Call, route
 from ...errors import Refused
 from ...requests import ChatParams, Finished, GrammarSpec, Request, Token
@@ -19,6 +19,7 @@ from ...server import Server
 from .inputs import ChatMessage, OpenAIProtocol, Sampling, converted, schema
 from .schemas import (
     OPENAI,
+    CalledCustom,
     CalledFunction,
     ChatAnswer,
     ChatChoice,
@@ -26,7 +27,11 @@ from .schemas import (
     ChatCompletion,
     ChatDelta,
     ChunkChoice,
+    CustomDelta,
+    CustomToolCall,
+    FinishReason,
     FunctionDelta,
+    FunctionToolCall,
     Logprobs,
     ToolCall,
     ToolCallDelta,
@@ -34,6 +39,7 @@ from .schemas import (
     timings,
     usage,
 )
+from .tools import FunctionTool, NamedTool, Tool, ToolChoice, ToolChoiceMode, chat_tools, choose
 
 _TOP = 20
 
@@ -52,37 +58,6 @@ class ResponseFormat(Struct):
     schema: dict[str, Any] | None = None
 
 
-class FunctionTool(Struct):
-    name: str
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
-class CustomTool(Struct):
-    name: str = ""
-
-
-class Tool(Struct):
-    function: FunctionTool | None = None
-    type: str = "function"
-    custom: CustomTool | None = None
-
-    @property
-    def name(self) -> str | None:
-        named = self.function if self.type == "function" else self.custom
-        return named and named.name
-
-
-class NamedFunction(Struct):
-    name: str
-
-
-class NamedTool(Struct):
-    function: NamedFunction
-    type: Literal["function"] = "function"
-
-
 class ChatRequest(Sampling, kw_only=True):
     """A request. The last lines are no fields of OpenAI's, but those of llama-server and vLLM."""
 
@@ -92,8 +67,10 @@ class ChatRequest(Sampling, kw_only=True):
     top_logprobs: int | None = None
     response_format: ResponseFormat | None = None
     tools: list[Tool] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tool_choice: ToolChoiceMode | ToolChoice | None = None
     parallel_tool_calls: bool | None = None
+    functions: list[FunctionTool] | None = None
+    function_call: Literal["none", "auto"] | NamedTool | None = None
     reasoning_effort: str | None = None
 
     chat_template: str | None = None
@@ -121,6 +98,10 @@ class ChatCompletions(OpenAIProtocol[ChatRequest]):
     body = ChatRequest
     prefix = "chatcmpl-"
 
+    def __init__(self, call: Call, params: ChatRequest):
+        super().__init__(call, params)
+        self._custom: dict[int, bool] = {}  # the call under way of each choice is a custom tool's
+
     async def read(self) -> list[Request]:
         params, self.count = self.params, self.params.choices
         if params.top_logprobs and not params.logprobs:
@@ -128,20 +109,33 @@ class ChatCompletions(OpenAIProtocol[ChatRequest]):
         if params.logprobs and not 0 <= (params.top_logprobs or 0) <= _TOP:
             text = f"top_logprobs: {params.top_logprobs} is not between 0 and {_TOP}"
             raise Refused(text, param="top_logprobs")
-        tools = functions("OpenAI", params.tools, self.call, "function")
-        choice = params.tool_choice or "auto"
+        tools = self._tools()
+        self.customs: list[str] = tools["custom"]
         chat = ChatParams(
             await converted(params.messages, self.call.fetch),
-            tools=[schema_of(tool) for tool in tools],
             template=params.chat_template,
             variables=_variables(params),
             continues=_continues(params),
-            choice="required" if isinstance(choice, NamedTool) else choice,
-            function=choice.function.name if isinstance(choice, NamedTool) else None,
-            parallel=params.parallel_tool_calls is not False,
-            strict=any(tool.function.strict for tool in tools if tool.function),
+            parallel=params.parallel_tool_calls is not False and not self.legacy,
+            **tools,
         )
         return [Request(chat, grammar=_form(params))]
+
+    @property
+    def legacy(self) -> bool:
+        """The request has functions in the form that tools came after."""
+        return bool(self.params.functions)
+
+    def _tools(self) -> dict[str, Any]:
+        params = self.params
+        if not self.legacy:
+            return choose(chat_tools(params.tools, self.call), params.tool_choice)
+        if params.tools:
+            raise Refused("functions: are what tools are; give one of them", param="functions")
+        named = params.function_call
+        tools = [Tool(one) for one in params.functions or ()]
+        choice = ToolChoice(function=named) if isinstance(named, NamedTool) else named
+        return choose(chat_tools(tools, self.call), choice)
 
     async def prepared(self, requests: list[Request]) -> list[Request]:
         params, (request,) = self.params, requests
@@ -165,17 +159,24 @@ class ChatCompletions(OpenAIProtocol[ChatRequest]):
         message = ChatAnswer(reply.content, reasoning_content=reply.reasoning or UNSET)
         if reply.calls:
             message.content = reply.content or None
-            message.tool_calls = [
-                ToolCall(one.id, CalledFunction(one.name, one.arguments)) for one in reply.calls
-            ]
-        reason = _reason(reply.finished, bool(reply.calls))
+            if self.legacy:
+                first = reply.calls[0]
+                message.function_call = CalledFunction(first.name, first.arguments)
+            else:
+                message.tool_calls = [*map(self._call, reply.calls)]
+        reason = self._reason(reply.finished, bool(reply.calls))
         return ChatChoice(index, message, self._logprobs(reply.tokens), reason)
+
+    def _call(self, call: ParsedCall) -> ToolCall:
+        if call.name in self.customs:
+            return CustomToolCall(id=call.id, custom=CalledCustom(call.name, call.arguments))
+        return FunctionToolCall(id=call.id, function=CalledFunction(call.name, call.arguments))
 
     async def first(self, index: int, answer: Answer) -> Iterable[ChatChunk]:
         return [self._chunk(ChunkChoice(index, ChatDelta("assistant", "")))]
 
     def chunks(self, index: int, parsed: ParsedToken) -> Iterable[ChatChunk]:
-        first, *others = [_delta(one) for one in parsed.deltas] or [ChatDelta()]
+        first, *others = [self._delta(index, one) for one in parsed.deltas] or [ChatDelta()]
         tokens = self._logprobs([parsed.token]) if parsed.token else None
         yield self._chunk(ChunkChoice(index, first, tokens))
         for one in others:
@@ -183,7 +184,7 @@ class ChatCompletions(OpenAIProtocol[ChatRequest]):
 
     async def last(self, index: int, answer: Answer) -> Iterable[ChatChunk]:
         self.finished[index] = answer.finished
-        reason = _reason(answer.finished, answer.called)
+        reason = self._reason(answer.finished, answer.called)
         last = self._chunk(ChunkChoice(index, ChatDelta(), None, reason))
         last.timings = timings(answer.finished)
         return [last]
@@ -197,24 +198,35 @@ class ChatCompletions(OpenAIProtocol[ChatRequest]):
         usage = None if self.params.wants_usage else UNSET
         return ChatChunk(**self.head, choices=[choice], usage=usage)
 
+    def _reason(self, finished: Finished, called: bool) -> FinishReason:
+        if not called or finished.reason != "stop":
+            return finished.reason
+        return "function_call" if self.legacy else "tool_calls"
+
+    def _delta(self, choice: int, delta: Delta) -> ChatDelta:
+        if isinstance(delta, Content):
+            return ChatDelta(content=delta.text)
+        if isinstance(delta, Reasoning):
+            return ChatDelta(reasoning_content=delta.text)
+        assert isinstance(delta, (CallBegun, CallArguments))
+        call, name, text = ToolCallDelta(delta.index), UNSET, ""
+        if isinstance(delta, CallBegun):
+            self._custom[choice] = delta.name in self.customs
+            name, call.id = delta.name, delta.id
+            call.type = "custom" if self._custom[choice] else "function"
+        else:
+            text = delta.text
+        if self.legacy:  # has room for one call
+            first = delta.index == 0
+            return ChatDelta(function_call=FunctionDelta(text, name)) if first else ChatDelta()
+        if self._custom[choice]:
+            call.custom = CustomDelta(text, name)
+        else:
+            call.function = FunctionDelta(text, name)
+        return ChatDelta(tool_calls=[call])
+
     def _logprobs(self, tokens: list[Token]) -> Logprobs | None:
         return Logprobs(logprobs(tokens)) if self.params.logprobs else None
-
-
-def _reason(finished: Finished, called: bool) -> Literal["stop", "length", "tool_calls"]:
-    return "tool_calls" if called and finished.reason == "stop" else finished.reason
-
-
-def _delta(delta: Delta) -> ChatDelta:
-    if isinstance(delta, Content):
-        return ChatDelta(content=delta.text)
-    if isinstance(delta, Reasoning):
-        return ChatDelta(reasoning_content=delta.text)
-    if isinstance(delta, CallBegun):
-        call = ToolCallDelta(delta.index, FunctionDelta("", delta.name), delta.id, "function")
-        return ChatDelta(tool_calls=[call])
-    assert isinstance(delta, CallArguments)
-    return ChatDelta(tool_calls=[ToolCallDelta(delta.index, FunctionDelta(delta.text))])
 
 
 def _form(params: ChatRequest) -> GrammarSpec | None:
@@ -230,17 +242,6 @@ def _form(params: ChatRequest) -> GrammarSpec | None:
             )
         return schema(json_schema)
     return schema(form.schema) if form.schema else GrammarSpec("json")
-
-
-def schema_of(tool: Tool) -> dict[str, Any]:
-    """A function as chat templates take it."""
-    function = tool.function
-    assert function is not None
-    declaration: dict[str, Any] = {"name": function.name, "description": function.description or ""}
-    declaration["parameters"] = function.parameters or {"type": "object", "properties": {}}
-    if function.strict is not None:
-        declaration["strict"] = function.strict
-    return {"type": "function", "function": declaration}
 
 
 def _variables(params: ChatRequest) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from ...endpoint import DONE, Call, event
 from ...errors import Refused
 from ...media import Fetch, from_base64
 from ...requests import Finished, GrammarSpec, Runner, Tokenize
+from ...tools import INPUT
 from .schemas import head
 
 _ID_DIGITS = 18  # of a token's id, which has 63 bits at most
@@ -303,10 +304,28 @@ class Function(Struct):
     arguments: str | dict[str, Any] | None = None
 
 
+class CustomCall(Struct):
+    name: str
+    input: str = ""
+
+
 class ToolCall(Struct):
-    function: Function
+    function: Function | None = None
     id: str = ""
     type: str = "function"
+    custom: CustomCall | None = None
+
+    def converted(self, where: str) -> dict[str, Any]:
+        """The call of a message, a custom tool's as that of a function.
+
+        Raises:
+            Refused: it has neither.
+        """
+        if self.custom is not None:
+            return tool_call(self.id, self.custom.name, {INPUT: self.custom.input})
+        if self.function is None:
+            raise Refused(f"{where}.function: is missing", param=f"{where}.function")
+        return tool_call(self.id, self.function.name, self.function.arguments)
 
 
 class ChatMessage(Struct):
@@ -336,14 +355,18 @@ async def converted(
         Refused: there are too many, a part of a content is wrong, or its URL not allowed.
     """
     check_count(messages, where)
+    for i, message in enumerate(messages):  # older forms, without ids, which templates want
+        if message.function_call is not None:
+            call = ToolCall(message.function_call, f"call{i:05}")
+            message.tool_calls = [*(message.tool_calls or ()), call]
+        elif message.role == "function" and message.tool_call_id is None:
+            message.tool_call_id = f"call{i - 1:05}"
     return [await _converted(one, f"{where}[{i}]", fetch) for i, one in enumerate(messages)]
 
 
 async def _converted(message: ChatMessage, where: str, fetch: Fetch) -> Message:
     fields: Message = {"role": _ROLES.get(message.role, message.role)}
     calls = list(message.tool_calls or ())
-    if message.function_call is not None:
-        calls.append(ToolCall(message.function_call))
     if isinstance(message.content, list):
         fields["content"] = await _content(message.content, f"{where}.content", fetch)
     elif message.content is not None or not calls:
@@ -352,7 +375,7 @@ async def _converted(message: ChatMessage, where: str, fetch: Fetch) -> Message:
         raise Refused(f"{where}.content: is missing", param=f"{where}.content")
     if calls:
         fields["tool_calls"] = [
-            tool_call(one.id, one.function.name, one.function.arguments) for one in calls
+            one.converted(f"{where}.tool_calls[{i}]") for i, one in enumerate(calls)
         ]
     for name in ("name", "tool_call_id"):
         if (value := getattr(message, name)) is not None:

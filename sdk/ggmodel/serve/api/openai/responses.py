@@ -14,11 +14,12 @@ from starlette.routing import Route
 
 from ...answers import Answer, ParsedToken, Reply
 from ...chat import ChatProtocol, serve_chat
-from ...chat_requests import Message, functions, prepare
+from ...chat_requests import Message, prepare
 from ...endpoint import EVENTS, JSON, Answers, Call, Handler, named_event, route
 from ...errors import Problem, Refused
 from ...requests import ChatParams, Finished, GrammarSpec, Request, Runner, Started, Tokenize
 from ...server import Server, Stored
+from ...tools import callable_tools
 from .inputs import converted, schema
 from .response_items import AnswerItem, Event, Output, OutputEvent, read_items
 from .schemas import (
@@ -284,7 +285,7 @@ def _chat(params: ResponseRequest, history: list[Message], call: Call) -> ChatPa
         variables.setdefault("reasoning_effort", params.reasoning.effort)
         if params.reasoning.effort == "none":
             variables.setdefault("enable_thinking", False)
-    tools = functions("OpenAI", params.tools, call)
+    tools = callable_tools("OpenAI", params.tools, call)
     choice = params.tool_choice or "auto"
     if isinstance(choice, Choice) and choice.type != "function":
         raise Refused(

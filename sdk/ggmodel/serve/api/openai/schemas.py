@@ -91,10 +91,23 @@ class CalledFunction(Struct):
     arguments: str
 
 
-class ToolCall(Struct):
+class CalledCustom(Struct):
+    name: str
+    input: str
+
+
+class FunctionToolCall(Struct, kw_only=True, tag="function"):
     id: str
     function: CalledFunction
-    type: Literal["function"] = "function"
+
+
+class CustomToolCall(Struct, kw_only=True, tag="custom"):
+    id: str
+    custom: CalledCustom
+
+
+ToolCall = FunctionToolCall | CustomToolCall
+FinishReason = Literal["stop", "length", "tool_calls", "function_call"]
 
 
 class ChatAnswer(Struct):
@@ -103,13 +116,14 @@ class ChatAnswer(Struct):
     refusal: None = None
     reasoning_content: str | UnsetType = UNSET
     tool_calls: list[ToolCall] | UnsetType = UNSET
+    function_call: CalledFunction | UnsetType = UNSET
 
 
 class ChatChoice(Struct):
     index: int
     message: ChatAnswer
     logprobs: Logprobs | None
-    finish_reason: Literal["stop", "length", "tool_calls"]
+    finish_reason: FinishReason
 
 
 class Head(Struct, kw_only=True, tag_field="object"):
@@ -132,13 +146,19 @@ class FunctionDelta(Struct):
     name: str | UnsetType = UNSET
 
 
+class CustomDelta(Struct):
+    input: str
+    name: str | UnsetType = UNSET
+
+
 class ToolCallDelta(Struct):
-    """A call begins with its id, its type and the name of the function."""
+    """A call begins with its id, its type and the name of the function or custom tool."""
 
     index: int
-    function: FunctionDelta
+    function: FunctionDelta | UnsetType = UNSET
+    custom: CustomDelta | UnsetType = UNSET
     id: str | UnsetType = UNSET
-    type: Literal["function"] | UnsetType = UNSET
+    type: Literal["function", "custom"] | UnsetType = UNSET
 
 
 class ChatDelta(Struct):
@@ -146,13 +166,14 @@ class ChatDelta(Struct):
     content: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
     tool_calls: list[ToolCallDelta] | UnsetType = UNSET
+    function_call: FunctionDelta | UnsetType = UNSET
 
 
 class ChunkChoice(Struct):
     index: int
     delta: ChatDelta
     logprobs: Logprobs | None = None
-    finish_reason: Literal["stop", "length", "tool_calls"] | None = None
+    finish_reason: FinishReason | None = None
 
 
 class ChatChunk(Head, kw_only=True, tag="chat.completion.chunk"):
