@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import ollama
 import openai
 import pytest
 import uvicorn
@@ -83,4 +84,33 @@ def http(url: str) -> Iterator[httpx.Client]:
 def client(url: str) -> Iterator[openai.OpenAI]:
     """OpenAI's own client."""
     with openai.OpenAI(base_url=f"{url}/v1", api_key="none", timeout=30, max_retries=0) as found:
+        yield found
+
+
+@contextmanager
+def connected(url: str) -> Iterator[ollama.Client]:
+    """Ollama's own client."""
+    client = ollama.Client(host=url, timeout=30)
+    try:
+        yield client
+    finally:
+        client._client.close()
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home without any models."""
+    for name, folder in (("XDG_DATA_HOME", "data"), ("OLLAMA_MODELS", "ollama"), ("HF_HOME", "hf")):
+        monkeypatch.setenv(name, str(tmp_path / folder))
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "LLAMA_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def manager(serve: Callable[..., str], home: Path) -> Iterator[ollama.Client]:
+    """A client of a server that lets it change models."""
+    with connected(serve(manage=True)) as found:
         yield found

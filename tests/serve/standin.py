@@ -188,7 +188,8 @@ class InProcessModels:
         pass
 
     async def listed(self) -> list[ListedModel]:
-        return [ListedModel("stories", "stories.gguf", 0.0, 1, "0" * 64, self.runner.state)]
+        state = self.runner.state
+        return [ListedModel("stories", state.path, 0.0, 1, "0" * 64, state=state)]
 
     def conditions(self) -> dict[str, Condition]:
         return {"stories": "ready"}

@@ -9,7 +9,6 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,23 +21,13 @@ from ggmodel import names
 from ggmodel.errors import ModelNotFound
 from ggmodel.names import derived
 from ggmodel.serve.api.ollama import manage
-from tests.serve.conftest import ASSETS
+from tests.serve.conftest import ASSETS, connected
 from tests.serve.standin import InProcessModels
 
 ASK: Any = [{"role": "user", "content": "Tell me a story about a dog."}]
 GREEDY: Any = {"model": "stories", "options": {"temperature": 0, "num_predict": 12}}
 STORIES = (ASSETS / "stories.gguf").read_bytes()
 DIGEST = f"sha256:{hashlib.sha256(STORIES).hexdigest()}"
-
-
-@contextmanager
-def connected(url: str) -> Iterator[ollama.Client]:
-    """Ollama's own client."""
-    client = ollama.Client(host=url, timeout=30)
-    try:
-        yield client
-    finally:
-        client._client.close()
 
 
 @pytest.fixture
@@ -174,24 +163,6 @@ def test_wrong_requests_name_the_field(
 
 
 # models that requests make
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home without any models."""
-    for name, folder in (("XDG_DATA_HOME", "data"), ("OLLAMA_MODELS", "ollama"), ("HF_HOME", "hf")):
-        monkeypatch.setenv(name, str(tmp_path / folder))
-    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "LLAMA_CACHE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    return tmp_path
-
-
-@pytest.fixture
-def manager(serve: Callable[..., str], home: Path) -> Iterator[ollama.Client]:
-    with connected(serve(manage=True)) as found:
-        yield found
 
 
 def test_models_are_made_copied_and_removed(

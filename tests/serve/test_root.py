@@ -12,7 +12,7 @@ import pytest
 from ggmodel.serve.models import ModelPool
 from ggmodel.serve.pool import ListedModel
 from ggmodel.serve.server import Server
-from tests.serve.conftest import serving
+from tests.serve.conftest import ASSETS, serving
 from tests.serve.standin import InProcess, InProcessModels
 
 
@@ -95,17 +95,17 @@ def test_the_model_is_described(http: httpx.Client):
 def test_of_names_that_differ_in_capitals_the_exact_one_is_described(
     http: httpx.Client, models: InProcessModels, monkeypatch: pytest.MonkeyPatch
 ):
-    names = ("Stories", "stories")
+    names = {"Stories": "stories.gguf", "stories": "shapes.gguf"}
 
     async def listed() -> list[ListedModel]:
-        return [ListedModel(name, f"/{name}.gguf", 0.0, 1) for name in names]
+        return [ListedModel(name, str(ASSETS / file), 0.0, 1) for name, file in names.items()]
 
     monkeypatch.setattr(models, "listed", listed)
     for name in names:
         for tag in ("", ":latest"):
             assert http.get(f"/v1/models/{name}{tag}").json()["id"] == name
             shown = http.post("/api/show", json={"model": name + tag}).json()
-            assert shown["modelfile"] == f"FROM /{name}.gguf\n"
+            assert f"\nFROM {ASSETS / names[name]}\n" in shown["modelfile"]
 
 
 def test_the_page_and_its_files(http: httpx.Client):

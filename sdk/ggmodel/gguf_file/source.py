@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import struct
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -306,6 +307,22 @@ class JoinedSource(TensorSource):
     def close(self) -> None:
         self.first.close()
         self.second.close()
+
+
+def quantization_of(source: TensorSource) -> str:
+    """The name of a model's type, such as "Q4_K_M": of `general.file_type` as llama.cpp spells it,
+    else the type of most bytes; "" without tensors."""
+    number = source.metadata.get("general.file_type")
+    if isinstance(number, int):
+        from gguf import LlamaFileType
+
+        names = {one.value: one.name.removeprefix("MOSTLY_") for one in LlamaFileType}
+        if number in names:
+            return names[number]
+    by_type: Counter[str] = Counter()
+    for tensor in source.tensors.values():
+        by_type[tensor.dtype.name] += tensor.nbytes
+    return next((name for name, _ in by_type.most_common(1)), "")
 
 
 _OF_A_FILE = ("general.", "split.")

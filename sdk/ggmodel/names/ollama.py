@@ -51,11 +51,16 @@ _OF_MACHINE = (
 
 @dataclass(frozen=True)
 class Layer:
-    """A blob with its purpose: "model", "template" …"""
+    """A blob with its purpose: "model", "template" …
+
+    Attributes:
+        parent: the name of the model that a blob of this kind was taken from; "" if unknown.
+    """
 
     kind: str
     digest: str
     size: int
+    parent: str = ""
 
 
 @dataclass(frozen=True)
@@ -133,7 +138,9 @@ def _layer(entry: Any, path: Path, kind: str = "") -> Layer:
         )
     if not isinstance(size, int) or isinstance(size, bool) or size < 0:
         raise FormatError(f"{path} has no size of {digest}; pull it again")
-    return Layer(kind or (match[1] if match else str(media)[:100]), digest, size)
+    parent = entry.get("from")
+    kind = kind or (match[1] if match else str(media)[:100])
+    return Layer(kind, digest, size, parent if isinstance(parent, str) else "")
 
 
 def blob_of(root: Path, layer: Layer) -> Path:
@@ -159,7 +166,12 @@ def _bytes(root: Path, layer: Layer) -> bytes:
     return data
 
 
-def _text(root: Path, layer: Layer) -> str:
+def text_of(root: Path, layer: Layer) -> str:
+    """The text of a layer.
+
+    Raises:
+        FormatError: the blob is missing or damaged, or no UTF-8.
+    """
     return decoded(_bytes(root, layer), layer.digest)
 
 
@@ -174,7 +186,7 @@ def template_of(root: Path, layers: Layers) -> str:
         Unsupported: it does what cannot be written in Jinja.
     """
     templates = layers.of("template", "prompt")
-    return as_jinja(_text(root, templates[-1]), layers.name) if templates else ""
+    return as_jinja(text_of(root, templates[-1]), layers.name) if templates else ""
 
 
 def defaults_of(root: Path, layers: Layers) -> Defaults:
@@ -184,11 +196,8 @@ def defaults_of(root: Path, layers: Layers) -> Defaults:
         FormatError: a layer is not what it should be.
         Unsupported: an option that would change the answers is not supported.
     """
-    system = "".join(_text(root, layer) for layer in layers.of("system")[-1:])
-    messages = [m for layer in layers.of("messages") for m in _messages(root, layer)]
-    params: dict[str, Any] = {}
-    for layer in layers.of("params"):
-        params |= _json(root, layer)
+    system = "".join(text_of(root, layer) for layer in layers.of("system")[-1:])
+    messages, params = conversation_of(root, layers), parameters_of(root, layers)
     length = params.get("num_ctx")
     if length is not None and (type(length) is not int or length < 1):
         raise ConfigError(f"{layers.name}: num_ctx is {length!r:.80}; it must be a number")
@@ -197,10 +206,31 @@ def defaults_of(root: Path, layers: Layers) -> Defaults:
     )
 
 
+def parameters_of(root: Path, layers: Layers) -> dict[str, Any]:
+    """The options as Ollama calls them.
+
+    Raises:
+        FormatError: a layer is not what it should be.
+    """
+    params: dict[str, Any] = {}
+    for layer in layers.of("params"):
+        params |= _json(root, layer)
+    return params
+
+
+def conversation_of(root: Path, layers: Layers) -> list[dict[str, str]]:
+    """The messages, with role and content.
+
+    Raises:
+        FormatError: a layer is not what it should be.
+    """
+    return [m for layer in layers.of("messages") for m in _messages(root, layer)]
+
+
 def _messages(root: Path, layer: Layer) -> list[dict[str, str]]:
     path = str(blob_of(root, layer))
     try:
-        messages = json.loads(_text(root, layer))
+        messages = json.loads(text_of(root, layer))
     except (ValueError, RecursionError):
         messages = None
     if not isinstance(messages, list) or not all(
@@ -433,8 +463,15 @@ def _stored(entry: _Entry) -> Stored:
         layers = _layers(entry)
         nbytes = sum(layer.size for layer in layers.all)
         path = _resolved(entry).path
-        own, digest = entry.store == OWN_STORE, hashlib.sha256(entry.path.read_bytes()).hexdigest()
-        return Stored(entry.short, entry.store, path, nbytes, own=own, digest=digest)
+        return Stored(
+            entry.short,
+            entry.store,
+            path,
+            nbytes,
+            own=entry.store == OWN_STORE,
+            digest=hashlib.sha256(entry.path.read_bytes()).hexdigest(),
+            modified=entry.path.stat().st_mtime,
+        )
     except (Error, OSError) as error:
         return Stored(entry.short, entry.store, None, _promised(entry), str(error))
 

@@ -94,6 +94,7 @@ class Stored:
         own: `ggmodel pull` made it.
         files: what removing it removes, links followed.
         digest: SHA-256 of its manifest, in hexadecimal digits; "" where it has none.
+        modified: seconds since 1970 when its manifest was written; 0 where it has none.
     """
 
     name: str
@@ -104,3 +105,4 @@ class Stored:
     own: bool = False
     files: tuple[Path, ...] = ()
     digest: str = ""
+    modified: float = 0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -104,10 +104,22 @@ async def fill_prompt(
 
 def fill_tokens(state: State) -> dict[str, int]:
     """The ids of the tokens that part such a prompt, by their meaning; those that there are."""
+    return _found(state.metadata, state.special_ids)
+
+
+def fills(metadata: Mapping[str, Any]) -> bool:
+    """Whether the vocabulary of a file has the tokens that such a prompt needs."""
+    spelled = {text for texts in _SPELLINGS.values() for text in texts.split()}
+    tokens = enumerate(metadata.get("tokenizer.ggml.tokens", ()))
+    ids = {text: id for id, text in tokens if text in spelled}
+    return _found(metadata, ids).keys() >= set(NEEDED)
+
+
+def _found(metadata: Mapping[str, Any], by_text: Mapping[str, int]) -> dict[str, int]:
     ids: dict[str, int] = {}
     for meaning, keys in _KEYS.items():
-        named = [state.metadata.get(f"tokenizer.ggml.{key}_token_id") for key in keys]
-        spelled = [state.special_ids.get(text) for text in _SPELLINGS[meaning].split()]
+        named = [metadata.get(f"tokenizer.ggml.{key}_token_id") for key in keys]
+        spelled = [by_text.get(text) for text in _SPELLINGS[meaning].split()]
         candidates = [id for id in (*named, *spelled) if isinstance(id, int)]
         if candidates:
             ids[meaning] = candidates[0]

@@ -21,6 +21,7 @@ class ListedModel(Struct):
     Attributes:
         name: what requests call it. created: seconds since 1970. nbytes: of its files.
         digest: 64 hexadecimal digits that change with the model.
+        source: the path or name that its files are found by.
         state: of its runner; None while it is not loaded.
         expires: when it is unloaded, seconds since 1970; None for never, or not loaded.
     """
@@ -30,6 +31,7 @@ class ListedModel(Struct):
     created: float
     nbytes: int
     digest: str = ""
+    source: str = ""
     state: State | None = None
     expires: float | None = None
     details: Mapping[str, Any] = {}

@@ -311,6 +311,19 @@ class State(Struct):
         return self
 
 
+# Names that templates use for tools and for thoughts.
+_OF_TEMPLATES = {
+    "tools": ("tools", "tool_calls"),
+    "thinking": ("enable_thinking", "reasoning_content", "<think>", "thinking"),
+}
+
+
+def template_abilities(template: str) -> list[str]:
+    """The abilities of `State` that a chat template gives a model."""
+    named = _OF_TEMPLATES.items()
+    return [ability for ability, names in named if any(name in template for name in names)]
+
+
 class Failure(Struct, tag=True):
     """A request failed.
 

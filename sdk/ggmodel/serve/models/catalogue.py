@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any, Protocol
 
 from ...errors import DeviceLost, Error, ModelNotFound
 from ...gguf_file import open_gguf
+from ...gguf_file.source import quantization_of
 from ...gguf_file.values import KeyValues
 from ...names import Stored, find_stored, stored
 from ..pool import Condition, ListedModel, best_name
@@ -123,13 +123,14 @@ class Catalogue:
     def listed(self) -> list[ListedModel]:
         """All models; reads the headers of new files. For a thread."""
         models = [
-            _list(name, _place(source) or Path(source)) for name, source in self.named.items()
+            _list(name, _place(source) or Path(source), source)
+            for name, source in self.named.items()
         ]
         if self._stores:
             paths = {one.path for one in models}
             for one in _usable(stored()):
                 if str(one.path) not in paths and best_name(one.name, self.named) is None:
-                    models.append(_list(one.name, one.path, one.nbytes, one.store, one.digest))
+                    models.append(_list(one.name, one.path, one.name, one))
         for one in models:
             one.details = {**one.details, **self._header(one.path)}
         return models
@@ -161,8 +162,8 @@ def _usable(models: Iterable[Stored]) -> Iterable[Any]:
     return [one for one in models if one.path is not None and not one.problem]
 
 
-def _list(name: str, path: Path, nbytes: int = 0, store: str = "", digest: str = "") -> ListedModel:
-    created = 0.0
+def _list(name: str, path: Path, source: str, stored: Stored | None = None) -> ListedModel:
+    created, nbytes, digest = 0.0, stored.nbytes if stored else 0, stored.digest if stored else ""
     with suppress(OSError):
         created, size = path.stat().st_mtime, path.stat().st_size
         nbytes = nbytes or (size if path.is_file() else _size(path))
@@ -171,9 +172,9 @@ def _list(name: str, path: Path, nbytes: int = 0, store: str = "", digest: str =
         state = f"{os.path.realpath(path)}\n{nbytes}\n{created}"
         digest = blob[1] if blob else sha256(state.encode("utf-8", "surrogateescape")).hexdigest()
     details = {"format": "safetensors" if path.is_dir() else "gguf"}
-    if store:
-        details["store"] = store
-    return ListedModel(name, str(path), created, nbytes, digest, details=details)
+    if stored is not None:
+        details["store"], created = stored.store, stored.modified or created
+    return ListedModel(name, str(path), created, nbytes, digest, source, details=details)
 
 
 def _size(folder: Path) -> int:
@@ -182,14 +183,11 @@ def _size(folder: Path) -> int:
 
 def _read_header(path: str) -> dict[str, Any]:
     with open_gguf(path) as source:
-        by_type: Counter[str] = Counter()
-        for tensor in source.tensors.values():
-            by_type[tensor.dtype.name] += tensor.nbytes
         architecture = source.metadata.get("general.architecture")
         return {
             "architecture": architecture if isinstance(architecture, str) else "",
             "parameters": sum(tensor.n_elements for tensor in source.tensors.values()),
-            "quantization": next((name for name, _ in by_type.most_common(1)), ""),
+            "quantization": quantization_of(source),
         }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from itertools import islice
 from typing import Any
@@ -12,15 +11,13 @@ from ...chat.template import KEY as TEMPLATE
 from ...chat.template import REPLIES_KEY
 from ...errors import TemplateError
 from ...gguf_file import Array
+from ...gguf_file.source import quantization_of
 from ...gguf_file.values import KeyValues
 from ...model import Model
 from ...runner import LoadedModel
 from ..infill import NEEDED, fill_tokens
-from ..requests import State
+from ..requests import State, template_abilities
 
-# Names that templates use for tools and for thoughts.
-_TOOLS = ("tools", "tool_calls")
-_THINKING = ("enable_thinking", "reasoning_content", "<think>", "thinking")
 _SPECIAL = ("bos", "eos", "unk", "sep", "pad", "cls", "mask", "eot")
 _RESERVED = ("reserved", "unused", "placeholder")
 _MOST = 1024  # special tokens that are told
@@ -46,7 +43,7 @@ def state_of(model: LoadedModel) -> State:
         width=keys.get("embedding_length", int) or 0,
         nbytes=model.memory.size(),
         parameters=sum(info.n_elements for info in model.source.tensors.values()),
-        quantization=quantization_of(model),
+        quantization=quantization_of(model.source),
         template=template,
         response_template=_declared(metadata),
         special_tokens=_special_tokens(model),
@@ -65,30 +62,13 @@ def _abilities(model: LoadedModel, template: str) -> list[str]:
     if not model.model.only_embeds:
         abilities.append("completion")
         if template and model.tokenizer is not None:
-            abilities.append("chat")
-            abilities += ["tools"] * any(name in template for name in _TOOLS)
-            abilities += ["thinking"] * any(name in template for name in _THINKING)
+            abilities += ["chat", *template_abilities(template)]
     if architecture.hidden is not Model.hidden:
         abilities.append("embedding")
     hears = "audio" in model.model.modalities()
     if hears and architecture.speech is not Model.speech and model.tokenizer is not None:
         abilities.append("transcription")
     return abilities
-
-
-def quantization_of(model: LoadedModel) -> str:
-    """The name of the file's type as llama.cpp spells it, else of the type of most bytes."""
-    number = model.source.metadata.get("general.file_type")
-    if isinstance(number, int):
-        from gguf import LlamaFileType
-
-        names = {one.value: one.name.removeprefix("MOSTLY_") for one in LlamaFileType}
-        if number in names:
-            return names[number]
-    by_type: Counter[str] = Counter()
-    for info in model.source.tensors.values():
-        by_type[info.dtype.name] += info.nbytes
-    return next((name for name, _ in by_type.most_common(1)), "")
 
 
 def _special_tokens(model: LoadedModel) -> dict[str, str]:

@@ -123,7 +123,20 @@ class Version(Struct):
     version: str = "0.33.0"
 
 
-class ShownModel(Struct):
+class PlainMessage(Struct):
+    role: str
+    content: str
+
+
+class ShownTensor(Struct):
+    name: str
+    type: str
+    shape: list[int]
+
+
+class ShownModel(Struct, kw_only=True):
+    """A model. Texts, messages and tensors that there are none of are left out."""
+
     modelfile: str
     parameters: str
     template: str
@@ -131,6 +144,11 @@ class ShownModel(Struct):
     model_info: dict[str, Any]
     capabilities: list[str]
     modified_at: str
+    system: str | UnsetType = UNSET
+    license: str | UnsetType = UNSET
+    messages: list[PlainMessage] | UnsetType = UNSET
+    projector_info: dict[str, Any] | UnsetType = UNSET
+    tensors: list[ShownTensor] | UnsetType = UNSET
 
 
 class Status(Struct):
@@ -190,13 +208,13 @@ def _nanoseconds(seconds: float) -> int:
     return round(seconds * 1e9)
 
 
-def details(model: ListedModel, state: State | None = None) -> Details:
+def details(model: ListedModel, state: State | None = None, parent: str = "") -> Details:
     """Family, size and type of a model; those of one that is loaded from its state."""
     fields = model.details
     family = str(fields.get("architecture", "")) if state is None else state.architecture
     quantization = (state and state.quantization) or str(fields.get("quantization", ""))
     return Details(
-        parent_model="",
+        parent_model=parent,
         format=str(fields.get("format", "gguf")),
         family=family,
         families=[family] if family or state else [],
