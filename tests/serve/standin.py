@@ -11,7 +11,7 @@ import numpy as np
 
 from ggmodel import Grammar, LoadedModel
 from ggmodel.errors import Busy, ModelNotFound, Unsupported
-from ggmodel.runner.sampling import log_probabilities
+from ggmodel.runner.sampling import DEFAULTS, log_probabilities
 from ggmodel.serve.pool import Condition, ListedModel, same_name
 from ggmodel.serve.requests import (
     ChatParams,
@@ -73,6 +73,7 @@ class InProcess:
             special_tokens={f"{k}_token": token(v) for k, v in ids.items() if v is not None},
             special_ids=self.model.prompts.vocabulary().special,
             end_ids=sorted(self.model.prompts.vocabulary().eog),
+            sampling=dict(DEFAULTS),
             metadata={"general.name": metadata.get("general.name", "")},
             running=self.running,
         )

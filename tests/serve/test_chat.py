@@ -278,6 +278,20 @@ def test_wrong_fields_are_named(http: httpx.Client, change: Any, param: str):
     assert param in error["message"]
 
 
+def test_roles_are_the_usual_ones_and_those_of_the_template(http: httpx.Client):
+    def ask(role: str, **more: Any) -> httpx.Response:
+        messages = [{"role": role, "content": "Hi"}]
+        return http.post(CHAT, json={"messages": messages, "max_tokens": 1, **more})
+
+    refused = ask("robot")
+    assert refused.status_code == 400
+    assert "'robot'" in refused.text and "system, user, assistant, tool" in refused.text
+    template = "{% if messages[0].role == 'robot' %}{{ messages[0].content }}{% endif %}"
+    assert ask("robot", chat_template=template).status_code == 200
+    assert ask("bot", chat_template=template).status_code == 400
+    assert ask("developer").status_code == 200
+
+
 def test_errors_of_the_model_have_a_status_in_streams_too(client: openai.OpenAI):
     with pytest.raises(openai.BadRequestError, match="temperature"):
         client.chat.completions.create(**{**GREEDY, "temperature": -1}, stream=True)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import anthropic
 import httpx
 import pytest
 
+from ggmodel.serve.pool import ListedModel
 from tests.serve.conftest import ASSETS
+from tests.serve.standin import InProcessModels
 
 ASK: Any = [{"role": "user", "content": "Tell me a story about a dog."}]
 GREEDY: Any = {"model": "stories", "messages": ASK, "max_tokens": 12}
@@ -62,6 +64,7 @@ def test_tokens_in_the_cache_are_told_at_the_end(claude: anthropic.Anthropic):
 
     assert first.type == "message_start"
     assert first.message.usage.input_tokens == counted
+    assert first.message.usage.output_tokens == 1
     read = final.usage.cache_read_input_tokens
     assert read and final.usage.input_tokens + read == counted
 
@@ -108,7 +111,8 @@ def test_results_of_tools_are_messages_of_their_own(claude: anthropic.Anthropic)
         ({"max_tokens": 0}, "max_tokens"),
         ({"messages": [{"role": "user", "content": [{"type": "video"}]}]}, "'video' is unsup"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "source: is missing"),
-        ({"messages": [{"role": "judge", "content": "x"}]}, "judge"),
+        ({"messages": [{"role": "judge", "content": "x"}]}, "'judge' is none of user, assist"),
+        ({"max_tokens": None}, "max_tokens"),
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "is unsupported; send a function"),
         ({"tool_choice": {"type": "tool"}}, "tool_choice.name: is missing"),
         ({"tool_choice": {"type": "any"}}, "no tools to choose from"),
@@ -123,6 +127,79 @@ def test_wrong_requests_name_the_field(http: httpx.Client, change: dict[str, Any
     assert body["type"] == "error"
     assert body["error"]["type"] == "invalid_request_error"
     assert what in body["error"]["message"]
+
+
+def test_the_length_of_an_answer_is_required(claude: anthropic.Anthropic):
+    with pytest.raises(anthropic.BadRequestError, match="max_tokens: Field required"):
+        claude.post("/v1/messages", cast_to=object, body={"model": "stories", "messages": ASK})
+
+
+def test_requests_have_ids(claude: anthropic.Anthropic, http: httpx.Client):
+    found = claude.messages.create(**GREEDY)
+    assert found._request_id and found._request_id.startswith("req_")
+    with pytest.raises(anthropic.NotFoundError) as absent:
+        claude.messages.create(**{**GREEDY, "model": "absent"})
+    assert absent.value.request_id and absent.value.request_id != found._request_id
+    assert absent.value.body["request_id"] == absent.value.request_id  # type: ignore[index]
+    for own, kept in (("my-id", True), ("no id", False), ("x" * 129, False), ("\xe9", False)):
+        headers = [(b"x-request-id", own.encode("latin-1"))]
+        answer = http.post("/v1/messages", json={}, headers=headers)
+        ids = {answer.headers["request-id"], answer.headers["x-request-id"]}
+        assert ids == {answer.json()["request_id"]}
+        assert (ids == {own}) is kept
+
+
+@pytest.fixture
+def five(models: InProcessModels, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of five models that the server lists."""
+    names = [f"m{i}" for i in range(5)]
+
+    async def listed() -> list[ListedModel]:
+        return [ListedModel(name, f"/{name}.gguf", 86400.5, 1) for name in names]
+
+    monkeypatch.setattr(models, "listed", listed)
+    return names
+
+
+def test_models_have_anthropics_form_for_its_clients(
+    claude: anthropic.Anthropic, five: list[str], http: httpx.Client
+):
+    page = claude.models.list(limit=2)
+    assert [one.id for one in page] == five  # all pages
+    assert [one.id for one in claude.models.list(limit=2, before_id="m4")] == [
+        *("m2", "m3"),
+        *("m0", "m1"),
+    ]
+    assert (page.has_more, page.first_id, page.last_id) == (True, "m0", "m1")
+    first = page.data[0]
+    assert (first.type, first.display_name, first.lifecycle) == ("model", "m0", "active")
+    assert first.created_at.isoformat() == "1970-01-02T00:00:00+00:00"
+    last = claude.models.list(after_id="m3")
+    assert ([one.id for one in last.data], last.has_more) == (["m4"], False)
+    assert claude.models.retrieve("m3").id == "m3"
+    assert http.get("/v1/models").json()["object"] == "list"
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=x", "limit=1001", "after_id=n", "before_id=n"])
+def test_pages_that_do_not_exist(http: httpx.Client, five: list[str], query: str):
+    answer = http.get(f"/v1/models?{query}", headers={"anthropic-version": "2023-06-01"})
+    assert answer.status_code == 400
+    assert answer.json()["type"] == "error"
+    assert query.partition("=")[0] in answer.json()["error"]["message"]
+
+
+def test_absent_models_and_wrong_keys_have_anthropics_form(
+    claude: anthropic.Anthropic, serve: Callable[..., str]
+):
+    with pytest.raises(anthropic.NotFoundError) as absent:
+        claude.models.retrieve("absent")
+    with (
+        anthropic.Anthropic(base_url=serve(keys=("one",)), api_key="two", max_retries=0) as other,
+        pytest.raises(anthropic.AuthenticationError) as wrong,
+    ):
+        other.models.list()
+    for error in (absent, wrong):
+        assert error.value.body["type"] == "error"  # type: ignore[index]
 
 
 def test_an_image_of_a_model_without_eyes(http: httpx.Client):

@@ -12,7 +12,7 @@ import pytest
 
 
 def test_the_page_and_all_that_it_names_are_served(http: httpx.Client):
-    page = http.get("/")
+    page = http.get("/", headers={"accept": "text/html"})
     found = set(re.findall(r'(?:src|href)="(page/[^"]+)"', page.text))
     seen: set[str] = set()
 
@@ -40,7 +40,7 @@ def test_the_reader_of_markdown_is_the_published_file():
 
 
 def test_nothing_of_other_hosts_is_loaded(http: httpx.Client):
-    policy = http.get("/").headers["content-security-policy"]
+    policy = http.get("/", headers={"accept": "text/html"}).headers["content-security-policy"]
 
     assert "default-src 'none'" in policy
     assert "'unsafe" not in policy and "http" not in policy
@@ -49,6 +49,12 @@ def test_nothing_of_other_hosts_is_loaded(http: httpx.Client):
 @pytest.mark.parametrize("name", ["nothing.js", "..%2Fapp.py", "%2Fetc%2Fpasswd", "."])
 def test_no_other_file_is_served(http: httpx.Client, name: str):
     assert http.get(f"/page/{name}").status_code == 404
+
+
+def test_programs_get_ollamas_words(http: httpx.Client):
+    for headers in ({"accept": "*/*"}, {"accept": "application/json"}):
+        assert http.get("/", headers=headers).text == "Ollama is running"
+    assert http.head("/").status_code == 200
 
 
 def test_the_page_needs_no_key(serve: Callable[..., str]):

@@ -30,6 +30,12 @@ def test_answers_with_counts(client: openai.OpenAI):
     assert found.usage.output_tokens == 9
 
 
+def test_an_answer_tells_the_options_that_were_used(client: openai.OpenAI, runner: InProcess):
+    found = client.responses.create(model="stories", input="Hi", max_output_tokens=1, top_p=0.5)
+    assert (found.temperature, found.top_p) == (runner.state.sampling["temperature"], 0.5)
+    assert found._request_id and found._request_id.startswith("req_")
+
+
 def test_the_events_of_a_stream_build_the_same_answer(client: openai.OpenAI):
     whole = client.responses.create(**ASKED, max_output_tokens=9)
 

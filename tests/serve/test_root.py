@@ -109,7 +109,7 @@ def test_of_names_that_differ_in_capitals_the_exact_one_is_described(
 
 
 def test_the_page_and_its_files(http: httpx.Client):
-    page = http.get("/")
+    page = http.get("/", headers={"accept": "text/html,*/*;q=0.8"})
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     assert "default-src 'none'" in page.headers["content-security-policy"]
     assert "javascript" in http.get("/page/app.js").headers["content-type"]

@@ -108,7 +108,19 @@ def test_pages_of_others_are_refused(serve: Callable[..., str], url: str):
     assert ask(allowing, "https://evil.example").status_code == 403
 
 
-def test_pages_of_this_machine_may_be_allowed(serve: Callable[..., str]):
+def test_pages_of_this_machine_are_allowed_unless_others_are_named(serve: Callable[..., str]):
+    def ask(url: str, origin: str) -> int:
+        return httpx.post(f"{url}{CHAT}", json=ASK, headers={"origin": origin}).status_code
+
+    by_default, none = serve(), serve(origins=("none",))
+    others = serve(origins=("https://a.example",))
+    for origin in ("http://localhost:3000", "app://obsidian.md", "tauri://localhost"):
+        assert [ask(url, origin) for url in (by_default, others, none)] == [200, 403, 403]
+    for origin in ("null", "https://a.example", "apple://x", "app://", "xapp://y"):
+        assert ask(by_default, origin) == 403
+
+
+def test_pages_of_others_may_be_allowed_too(serve: Callable[..., str]):
     url = serve(origins=("localhost", "https://good.example"))
     asked = {"access-control-request-method": "POST"}
 

@@ -31,7 +31,8 @@ class Serving:
     )
     cors_origin: _List = option(  # noqa: RUF009  # a field
         None,
-        "Origin whose web pages may send requests (CORS): a URL, localhost, or *; may be repeated.",
+        "Origin whose web pages may send requests (CORS): a URL, localhost, * or none; may be "
+        "repeated; default: localhost.",
         metavar="URL",
     )
     media_path: _List = option(  # noqa: RUF009  # a field
@@ -82,7 +83,7 @@ class Serving:
             host=self.host,
             port=self.port,
             keys=tuple(read_keys(keys, self.api_key_file)),
-            origins=tuple(self.cors_origin or ()),
+            origins=tuple(self.cors_origin or ("localhost",)),
             hosts=tuple(self.allow_host or ()),
             media_folders=tuple(self.media_path or ()),
             media_hosts=tuple(self.media_host or ()),

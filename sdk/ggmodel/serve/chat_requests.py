@@ -103,17 +103,30 @@ def _parts(message: Any) -> int:
     return count
 
 
-def check_messages(messages: list[Message]) -> None:
+_ROLES = ("system", "user", "assistant", "tool")
+
+
+def check_messages(messages: list[Message], template: str) -> None:
     """Adds to results of tools the name of their function, which some templates want.
 
+    Args:
+        template: of the chat; roles beside the usual ones are those that it has in quotes.
+
     Raises:
-        Refused: there are none, or too many images and sounds.
+        Refused: there are none, or too many images and sounds; a role is unknown.
     """
     if not messages:
         raise Refused("messages: give at least one", param="messages")
     items = 0
     names: dict[str, str] = {}
     for message in messages:
+        role = message["role"]
+        if role not in _ROLES and not any(f"{sign}{role}{sign}" in template for sign in "'\""):
+            known = ", ".join((*_ROLES, "developer"))
+            raise Refused(
+                f"messages: {role!a:.60} is no role of this model; roles are {known}",
+                param="messages",
+            )
         for call in message.get("tool_calls") or ():
             names[call["id"]] = call["function"]["name"]
         if message["role"] == "tool" and "name" not in message:
@@ -156,7 +169,7 @@ async def prepare(runner: Runner, request: Request, settings: Settings) -> Reply
     form = None if request.grammar is not None and not chat.tools else _form(runner, chat)
     if form is None:
         chat.variables.setdefault("enable_thinking", False)  # a thought would break the form
-    check_messages(chat.messages)
+    check_messages(chat.messages, chat.template or runner.state.template)
     request.options = within(request.options, settings)
     if form is not None:
         request.special = form.special

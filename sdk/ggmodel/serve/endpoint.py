@@ -125,6 +125,7 @@ class Call:
         finished: the answer is complete. warnings: see `warn`.
         media_nbytes: of the images and sounds that were fetched.
         interruption: the last part of a stream that cannot go on; None for the API's usual one.
+        errors: the form of errors; None for the endpoint's.
     """
 
     def __init__(self, server: Server, scope: Mapping[str, Any], send: Send):
@@ -139,6 +140,7 @@ class Call:
         self._alive: asyncio.Task[None] | None = None
         self.warnings: list[str] = []
         self.interruption: Callable[[Problem], bytes] | None = None
+        self.errors: ErrorFormat | None = None
 
     @property
     def routes(self) -> Sequence[Any]:
@@ -342,7 +344,7 @@ class Endpoint:
         problem = problem_of(error)
         try:
             if not call.status:
-                await refuse(call, self.errors, problem)
+                await refuse(call, call.errors or self.errors, problem)
             elif not call.finished:
                 interruption = call.interruption or self.errors.interruption
                 await call.send(interruption(problem), more=False)

@@ -128,5 +128,5 @@ def wrong_body(error: Exception) -> Refused:
     missing = re.search(r"missing required field `(\w+)`", text)
     if missing:
         param = f"{param}.{missing[1]}" if param else missing[1]
-    message = text if place is None else text[: place.start()]
+    message = "Field required" if missing else text if place is None else text[: place.start()]
     return Refused(f"{param or 'the request'}: {message}", param=param or None)

@@ -1,7 +1,9 @@
-"""Monitoring: a log line for each request, and numbers for Prometheus."""
+"""Monitoring: an id and a log line for each request, and numbers for Prometheus."""
 
 from __future__ import annotations
 
+import re
+import secrets
 import sys
 import threading
 import time
@@ -22,6 +24,9 @@ _LONGEST = 200  # characters of a path, or a model's name
 _LAST_SECONDS = 1.0  # for what is left at the end
 _POLLED = frozenset({"/health", "/v1/health", "/metrics"})
 _GONE = 499  # the client left before the end of its answer
+ID_HEADERS = ("x-request-id", "request-id")
+"""Headers of answers with the request's id: OpenAI's and Anthropic's."""
+_ID = re.compile(rb"[!-~]{1,128}")  # one of the client's that is kept
 
 
 @dataclass
@@ -29,10 +34,12 @@ class _Request:
     """A request under way.
 
     Attributes:
+        id: the client's `x-request-id`, else one of ours.
         complete: the answer has been sent.
         read, written: tokens of prompts and answers.
     """
 
+    id: str
     began: float
     status: int = _GONE
     complete: bool = False
@@ -42,6 +49,12 @@ class _Request:
 
 
 _current: ContextVar[_Request | None] = ContextVar("request", default=None)
+
+
+def request_id() -> str | None:
+    """The id of the request under way; None outside of one."""
+    request = _current.get()
+    return None if request is None else request.id
 
 
 def note_model(name: str | None) -> None:
@@ -83,20 +96,23 @@ class RequestLog:
                 sys.stderr.flush()
 
 
-class LogsRequests:
-    """An ASGI application around another that logs its requests."""
+class NotesRequests:
+    """An ASGI application around another that gives its requests ids, and logs them."""
 
-    def __init__(self, app: Any, log: RequestLog):
+    def __init__(self, app: Any, log: RequestLog | None):
+        """Logs nothing without a log."""
         self._app, self._log = app, log
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        request = _Request(time.monotonic())
+        request = _Request(_id_of(scope), time.monotonic())
+        ids = [(name.encode(), request.id.encode()) for name in ID_HEADERS]
 
         async def noting(message: Mapping[str, Any]) -> None:
-            await send(message)
-            if message["type"] == "http.response.start":
+            starts = message["type"] == "http.response.start"
+            await send({**message, "headers": [*message["headers"], *ids]} if starts else message)
+            if starts:
                 request.status = message["status"]
             else:
                 request.complete = not message.get("more_body", False)
@@ -106,8 +122,14 @@ class LogsRequests:
             await self._app(scope, receive, noting)
         finally:
             _current.reset(token)
-            if request.status != 200 or scope["path"] not in _POLLED:
+            polled = request.status == 200 and scope["path"] in _POLLED
+            if self._log is not None and not polled:
                 self._log.add(_line(scope, request))
+
+
+def _id_of(scope: Mapping[str, Any]) -> str:
+    given = dict(scope["headers"]).get(ID_HEADERS[0].encode(), b"")
+    return given.decode() if _ID.fullmatch(given) else f"req_{secrets.token_hex(12)}"
 
 
 def _line(scope: Mapping[str, Any], request: _Request) -> str:

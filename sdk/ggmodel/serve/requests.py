@@ -279,6 +279,7 @@ class State(Struct):
         special_tokens: "bos_token", "eos_token", … → text.
         end_ids: of the tokens that end an answer; none where they are unknown.
         metadata: GGUF keys but for long lists.
+        sampling: options of requests that say nothing of them.
         running, waiting: requests now.
     """
 
@@ -301,8 +302,16 @@ class State(Struct):
     special_ids: dict[str, int] = field(default_factory=dict)
     end_ids: list[int] = field(default_factory=list)
     metadata: dict[str, Any] = field(default_factory=dict)
+    sampling: dict[str, Any] = field(default_factory=dict)
     running: int = 0
     waiting: int = 0
+
+    @property
+    def build(self) -> str:
+        """The program that computes."""
+        from .. import __version__
+
+        return f"ggmodel-{__version__}" + "-llama.cpp" * (self.engine == "llama.cpp")
 
     def having(self, requests: int) -> State:
         """Notes so many requests under way."""

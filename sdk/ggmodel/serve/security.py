@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from .server import Settings
 
 _LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
-_LOCAL_ORIGIN = r"https?://(?:localhost|127\.0\.0\.1|\[::1\])(?::[0-9]+)?"
+# Pages of servers on this machine, and of programs that show pages of their own.
+_LOCAL_ORIGIN = r"https?://(?:localhost|127\.0\.0\.1|\[::1\])(?::[0-9]+)?|(?:app|tauri)://[!-~]+"
 # The page asks for a key itself.
 _OPEN_PATHS = frozenset({"/", "/health", "/v1/health"})
 _OPEN_FOLDER = "/page/"
@@ -145,7 +146,7 @@ class Guard:
 
 def allowed_origins(origins: Sequence[str]) -> re.Pattern[str]:
     """Matches the origins of pages that may use the server: those given, "*" for all, "localhost"
-    for all of this machine, whatever their port."""
+    for all of this machine and its programs, whatever their port."""
     every = {"*": ".*", "localhost": _LOCAL_ORIGIN}
     return re.compile("|".join(every.get(one, re.escape(one)) for one in origins) or "(?!)")
 

@@ -77,7 +77,7 @@ class Settings:
     Attributes:
         keys: API keys; without any, everybody may ask.
         origins: of web pages that may use the server besides its own; "*" for all, "localhost" for
-            those of this machine.
+            those of this machine and its programs.
         hosts: names under which the server may be reached besides its address. Without any, a
             server that others can reach answers to addresses and this machine's own names, and
             to all names where it wants keys.
@@ -92,7 +92,7 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 8080
     keys: tuple[str, ...] = ()
-    origins: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ("localhost",)
     hosts: tuple[str, ...] = ()
     media_folders: tuple[str, ...] = ()
     media_hosts: tuple[str, ...] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,3 +31,13 @@ def test_a_declaration_is_told(
         assert state.response_template == declared
         assert reply_format(state.template, state.response_template).parse("Hello B").content
         monkeypatch.undo()
+
+
+def test_the_advice_of_a_file_on_sampling_is_told(vary: Any) -> None:
+    with ggmodel.open_gguf(STORIES) as source:
+        told = []
+        for metadata in ({}, {"general.sampling.temp": 0.25}):
+            with ggmodel.load(vary(source, metadata=metadata)) as model:
+                told.append(state_of(model).sampling)
+    assert told[0]["top_k"] == 40
+    assert told[1] == {**told[0], "temperature": 0.25}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from inspect import signature
 from typing import Any, Protocol
 
 import numpy as np
@@ -261,6 +262,12 @@ class Sampler:
         enough = int(p[order].cumsum().searchsorted(self.typical_p, side="right")) + 1
         kept = np.sort(order[:enough])
         return ids[kept], shares[kept] / shares[kept[0]]
+
+
+DEFAULTS: dict[str, Any] = {
+    name: one.default for name, one in signature(Sampler).parameters.items() if name in _RANGES
+}
+"""Numeric options of `Sampler` and their defaults."""
 
 
 class Sampling:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -16,9 +17,10 @@ from starlette.routing import Match
 from ..bodies import EndsUnread
 from ..endpoint import WARNINGS, Call, ErrorFormat, refuse
 from ..errors import Refused, problem_of
-from ..monitoring import LogsRequests
+from ..monitoring import ID_HEADERS, NotesRequests
 from ..security import Guard, allowed_origins
 from .anthropic import ANTHROPIC
+from .anthropic.models import asks_anthropic
 from .ollama import OLLAMA
 from .openai import OPENAI
 
@@ -50,8 +52,11 @@ APIS: Sequence[Api] = (
 )
 
 
-def errors_of(path: str) -> ErrorFormat:
-    """The format of errors at a path, or at a target that is no path."""
+def errors_of(scope: Any) -> ErrorFormat:
+    """The format of errors at a request's path, or at a target that is no path."""
+    path = scope["path"]
+    if path.startswith("/v1/models") and asks_anthropic(Headers(scope=scope)):
+        return ANTHROPIC
     fitting = [api for api in APIS if path.startswith(api.prefix)]
     return max(fitting, key=lambda api: len(api.prefix), default=APIS[0]).errors
 
@@ -66,7 +71,7 @@ def make_app(server: Server) -> Any:
     """The application of a server."""
 
     async def refused(scope: Any, receive: Any, send: Any, error: Exception) -> None:
-        await refuse(Call(server, scope, send), errors_of(scope["path"]), problem_of(error))
+        await refuse(Call(server, scope, send), errors_of(scope), problem_of(error))
 
     async def missing(scope: Any, receive: Any, send: Any, error: HTTPException) -> None:
         what = "no such endpoint" if error.status_code == 404 else f"{error.detail}"
@@ -83,7 +88,7 @@ def make_app(server: Server) -> Any:
     app = Starlette(
         routes=routes(server),
         middleware=[
-            *([] if server.log is None else [Middleware(LogsRequests, log=server.log)]),
+            Middleware(NotesRequests, log=server.log),
             Middleware(EndsUnread),
             *_cors(server.settings.origins),  # pages may read refusals, too
             Middleware(Guard, settings=server.settings, refused=refused),
@@ -117,7 +122,7 @@ def _cors(origins: Sequence[str]) -> list[Middleware]:
     if not origins:
         return []
     everything: dict[str, Any] = {"allow_methods": ["*"], "allow_headers": ["*"]}
-    everything["expose_headers"] = [WARNINGS]
+    everything["expose_headers"] = [WARNINGS, *ID_HEADERS]
     if "*" in origins:
         return [Middleware(CORSMiddleware, allow_origins=["*"], **everything)]
     pattern = allowed_origins(origins).pattern

@@ -64,15 +64,24 @@ def page_routes(server: Server) -> list[Route]:
         )
 
     async def index(call: Call) -> None:
-        """The page to chat with models."""
-        await send(call, "index.html")
+        """The page to chat with models, for browsers; Ollama's words for others."""
+        if _TYPES["html"] in call.headers.get("accept", ""):
+            return await send(call, "index.html")
+        await call.reply(b"Ollama is running", f"{TEXT}; charset=utf-8")
 
     async def part(call: Call) -> None:
         """A file of the page."""
         await send(call, call.path["name"])
 
     return [
-        route("GET", "/", index, server, OPENAI, answers=Answers(None, {_TYPES["html"]: [str]})),
+        route(
+            "GET",
+            "/",
+            index,
+            server,
+            OPENAI,
+            answers=Answers(None, {_TYPES["html"]: [str], TEXT: [str]}),
+        ),
         route(
             "GET",
             "/page/{name}",
@@ -335,13 +344,13 @@ async def props(call: Call) -> None:
     async with call.server.models.use(None) as runner:
         state = runner.state
     answer = Props(
-        default_generation_settings=Generation(state.context_length),
+        default_generation_settings=Generation(state.context_length, state.sampling),
         total_slots=state.parallel,
         model_path=state.path,
         chat_template=state.template,
         bos_token=state.special_tokens.get("bos_token", ""),
         eos_token=state.special_tokens.get("eos_token", ""),
         modalities={"vision": "image" in state.kinds, "audio": "audio" in state.kinds},
-        build_info=f"ggmodel-{state.engine}",
+        build_info=state.build,
     )
     await call.json(answer)

@@ -35,7 +35,7 @@ from ..requests import (
     Transcript,
 )
 from .client import Admit, Child, Needs
-from .llama_http import HTTPPeer, as_base64, body_of, cut_to, events_of, finished_of
+from .llama_http import HTTPPeer, advised, as_base64, body_of, cut_to, events_of, finished_of
 from .protocol import error_of
 
 PROGRAM, PACKAGE = "llama-server", "xllamacpp"
@@ -146,6 +146,7 @@ class LlamaCppRunner:
             template=template,
             special_tokens={n: props[n] for n in ("bos_token", "eos_token") if props.get(n)},
             metadata=metadata,
+            sampling=advised(metadata),
         )
 
     @property

@@ -15,6 +15,7 @@ import msgspec
 
 from ...errors import Busy, ComputeError, ConfigError, DeviceLost, Error, PromptError, Unsupported
 from ...runner.loading.resolved import SAMPLING_KEYS
+from ...runner.sampling import DEFAULTS as SAMPLING
 from ..requests import Finished, Request, Token, TokenEvent
 from .protocol import encoded
 
@@ -127,19 +128,7 @@ def _error(status: int, body: bytes) -> Error:
     return _ERRORS.get(status, ComputeError)(f"llama.cpp: {message}")
 
 
-# Options of requests → llama-server's, with ggmodel's defaults.
-_SAMPLING: dict[str, Any] = {
-    "temperature": 0.8,
-    "top_k": 40,
-    "top_p": 0.9,
-    "min_p": 0.0,
-    "seed": -1,
-    "typical_p": 1.0,
-    "repeat_penalty": 1.0,
-    "repeat_last_n": 64,
-    "frequency_penalty": 0.0,
-    "presence_penalty": 0.0,
-}
+# Options of requests that have other names in llama-server.
 _REST = {"max_tokens", "stop", "logprobs", "top_logprobs", "logit_bias", "num_keep"}
 
 
@@ -151,11 +140,11 @@ def body_of(request: Request, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """
     options = dict(request.options)
     for option, value in options.items():
-        if option not in _REST and option not in _SAMPLING and value:
+        if option not in _REST and option not in SAMPLING and value:
             raise ConfigError(f"llama.cpp's server has no option {option}; leave it out")
     in_file = {option for key, option in SAMPLING_KEYS.items() if key in metadata}
-    defaults = {name: value for name, value in _SAMPLING.items() if name not in in_file}
-    body = {name: v for name, v in (defaults | options).items() if name in _SAMPLING}
+    defaults = {name: value for name, value in SAMPLING.items() if name not in in_file}
+    body = {name: v for name, v in (defaults | options).items() if name in SAMPLING}
     limit, stop = options.get("max_tokens"), options.get("stop", ())
     biases = options.get("logit_bias") or {}
     body |= {
@@ -169,6 +158,12 @@ def body_of(request: Request, metadata: Mapping[str, Any]) -> dict[str, Any]:
     if options.get("logprobs") or options.get("top_logprobs"):
         body["n_probs"] = max(1, options.get("top_logprobs") or 0)
     return body | _grammar(request)
+
+
+def advised(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of requests that say nothing of them."""
+    advice = {option: metadata[key] for key, option in SAMPLING_KEYS.items() if key in metadata}
+    return SAMPLING | advice
 
 
 def _grammar(request: Request) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from ...gguf_file.source import quantization_of
 from ...gguf_file.values import KeyValues
 from ...model import Model
 from ...runner import LoadedModel
+from ...runner.sampling import DEFAULTS as SAMPLING
 from ..infill import NEEDED, fill_tokens
 from ..requests import State, template_abilities
 
@@ -50,6 +51,7 @@ def state_of(model: LoadedModel) -> State:
         special_ids=_special_ids(model),
         end_ids=[] if model.tokenizer is None else sorted(model.tokenizer.eog),
         metadata=plain_metadata(metadata),
+        sampling=SAMPLING | {k: v for k, v in model.defaults.options.items() if k in SAMPLING},
     )
     if "completion" in state.abilities and fill_tokens(state).keys() >= set(NEEDED):
         state.abilities.append("infill")

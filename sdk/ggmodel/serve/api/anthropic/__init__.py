@@ -51,7 +51,6 @@ from .schemas import (
 __all__ = ["ANTHROPIC", "routes"]
 
 
-_MOST = 4096  # tokens of an answer whose length a request leaves out
 _CHOICES: dict[str, Literal["auto", "none", "required"]] = {
     "auto": "auto",
     "any": "required",
@@ -108,7 +107,7 @@ class CountRequest(Struct, kw_only=True):
 class MessageRequest(CountRequest, kw_only=True):
     """A conversation to be answered."""
 
-    max_tokens: int = _MOST
+    max_tokens: int
     stop_sequences: list[str] | None = None
     stream: bool = False
     temperature: float | None = None
@@ -164,7 +163,8 @@ class Messages(ChatProtocol[MessageRequest]):
 
     async def first(self, index: int, answer: Answer) -> Iterable[MessageEvent]:
         # How much of the prompt was in the cache comes with the last counts.
-        counts = Usage(len(answer.started.prompt), 0, 0, 0)
+        # One token counts as written from the start, as from Anthropic's servers.
+        counts = Usage(len(answer.started.prompt), 0, 0, 1)
         return [MessageStart(self._message([], Stopped(None, None), counts)), Ping()]
 
     def chunks(self, index: int, parsed: ParsedToken) -> Iterable[MessageEvent]:

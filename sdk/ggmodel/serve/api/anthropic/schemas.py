@@ -11,6 +11,7 @@ from ...chat_requests import Message, Part, check_count, item_part, simplified, 
 from ...endpoint import ErrorFormat, named_event
 from ...errors import Problem, Refused
 from ...media import Fetch, from_base64
+from ...monitoring import request_id
 from ...requests import Finished
 
 
@@ -23,6 +24,7 @@ class ErrorAnswer(Struct, tag="error"):
     """An error, as Anthropic puts it."""
 
     error: Failed
+    request_id: str | None
 
 
 class Usage(Struct):
@@ -144,7 +146,7 @@ _TYPES = {
 
 def _error(error: Problem) -> ErrorAnswer:
     kind = "invalid_request_error" if error.status < 500 else "api_error"
-    return ErrorAnswer(Failed(_TYPES.get(error.status, kind), error.message))
+    return ErrorAnswer(Failed(_TYPES.get(error.status, kind), error.message), request_id())
 
 
 ANTHROPIC = ErrorFormat(ErrorAnswer, _error, named_event)
@@ -159,10 +161,13 @@ def usage(finished: Finished) -> Usage:
 Block = dict[str, Any]
 
 
+_ROLES = ("user", "assistant", "system")
+
+
 class InputMessage(Struct):
     """A message of a request."""
 
-    role: Literal["user", "assistant", "system"]
+    role: str
     content: str | list[Block]
 
 
@@ -182,6 +187,10 @@ async def converted(
         conversation.append({"role": "system", "content": await _content(system, "system", fetch)})
     for i, message in enumerate(messages):
         where = f"messages[{i}].content"
+        if message.role not in _ROLES:
+            at = f"messages[{i}].role"
+            roles = ", ".join(_ROLES)
+            raise Refused(f"{at}: {message.role!a:.60} is none of {roles}", param=at)
         if isinstance(message.content, str):
             conversation.append({"role": message.role, "content": message.content})
         elif message.role == "assistant":

@@ -5,9 +5,11 @@ from __future__ import annotations
 from starlette.routing import Route
 
 from ....errors import ModelNotFound
-from ...endpoint import Answers, Call, Handler, route
+from ...endpoint import JSON, Answers, Call, Handler, route
 from ...pool import ListedModel, best_name
 from ...server import Server
+from ..anthropic import models as anthropic_models
+from ..anthropic.models import ModelInfo, ModelPage, asks_anthropic
 from . import audio, chat, completions, responses
 from .schemas import OPENAI, Model, ModelList, ModelMeta
 
@@ -15,31 +17,35 @@ __all__ = ["OPENAI", "routes"]
 
 
 def _model_routes(server: Server) -> list[Route]:
-    def get(path: str, handler: Handler, kind: type) -> Route:
-        return route("GET", path, handler, server, OPENAI, answers=Answers(kind))
+    def get(path: str, handler: Handler, *kinds: type) -> Route:
+        return route("GET", path, handler, server, OPENAI, answers=Answers(None, {JSON: kinds}))
 
     return [
-        get("/v1/models", list_models, ModelList),
-        get("/models", list_models, ModelList),
-        get("/v1/models/{model:path}", show_model, Model),
+        get("/v1/models", list_models, ModelList, ModelPage),
+        get("/models", list_models, ModelList, ModelPage),
+        get("/v1/models/{model:path}", show_model, Model, ModelInfo),
     ]
 
 
 async def list_models(call: Call) -> None:
-    """List the models that can be asked for."""
+    """List the models that can be asked for, in Anthropic's format for its clients."""
     listed = await call.server.models.listed()
+    if asks_anthropic(call.headers):
+        return await anthropic_models.list_models(call, listed)
     await call.json(ModelList([_shown(one) for one in listed]))
 
 
 async def show_model(call: Call) -> None:
-    """Describe a model."""
+    """Describe a model, in Anthropic's format for its clients."""
     name = call.path["model"]
     listed = await call.server.models.listed()
     best = best_name(name, (one.name for one in listed))
-    for one in listed:
-        if one.name == best:
-            return await call.json(_shown(one))
-    raise ModelNotFound(f"no model is called {name!r:.200}; /v1/models lists all")
+    model = next((one for one in listed if one.name == best), None)
+    if asks_anthropic(call.headers):
+        return await anthropic_models.show_model(call, model)
+    if model is None:
+        raise ModelNotFound(f"no model is called {name!r:.200}; /v1/models lists all")
+    await call.json(_shown(model))
 
 
 def _shown(model: ListedModel) -> Model:

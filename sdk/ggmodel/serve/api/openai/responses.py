@@ -397,14 +397,19 @@ class Responses(ChatProtocol[ResponseRequest]):
             previous_response_id=params.previous_response_id,
             reasoning=params.reasoning or ReasoningOptions(),
             store=params.store is not False,
-            temperature=params.temperature,
+            temperature=self._used("temperature"),
             text=_once({"format": {k: v for k, v in _fields(form) if v is not None}}),
             tool_choice=params.tool_choice or "auto",
             tools=_once(params.tools or []),
-            top_p=params.top_p,
+            top_p=self._used("top_p"),
             truncation=params.truncation or "disabled",
             user=params.user,
         )
+
+    def _used(self, option: str) -> float | None:
+        """An option of the request, else of the model; None where an engine does not tell it."""
+        given = getattr(self.params, option)
+        return self.runner.state.sampling.get(option) if given is None else given
 
     def _completed(self, finished: Finished) -> ResponseAnswer:
         """The complete answer, which is kept for later requests with its conversation."""

@@ -340,7 +340,7 @@ def head(prefix: str, name: str, state: State) -> dict[str, Any]:
         "id": new_id(prefix),
         "created": int(time.time()),
         "model": name,
-        "system_fingerprint": f"ggmodel-{state.engine}",
+        "system_fingerprint": state.build,
     }
 
 
