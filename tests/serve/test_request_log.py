@@ -23,10 +23,16 @@ BEGIN = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d 127\.0\.0\.1 "
 SECONDS = r"\d+\.\d{3}s"
 
 
-def lines_of(models: Any, capsys: pytest.CaptureFixture[str], *asked: tuple[str, Any]) -> list[str]:
+def lines_of(
+    models: Any,
+    capsys: pytest.CaptureFixture[str],
+    *asked: tuple[str, Any],
+    verbose: bool = False,
+    **headers: str,
+) -> list[str]:
     """The log of a server after these requests: GET, or POST of JSON."""
-    server = Server(models, Settings(log_requests=True))
-    with serving(server) as url, httpx.Client(base_url=url, timeout=60) as http:
+    server = Server(models, Settings(log_requests=True, verbose=verbose))
+    with serving(server) as url, httpx.Client(base_url=url, timeout=60, headers=headers) as http:
         for path, body in asked:
             if body is None:
                 http.get(path)
@@ -68,6 +74,41 @@ def test_a_line_is_one_short_line_whatever_is_asked(capsys: pytest.CaptureFixtur
     assert len(long) < 300 and long.isascii()
 
 
+def test_bodies_are_logged_where_wanted(
+    models: InProcessModels, capsys: pytest.CaptureFixture[str]
+):
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 5000}}
+    content = [{"type": "text", "text": "é\x1b[2J"}, image]
+    chat = {"messages": [{"role": "user", "content": content}]}
+    text = {"prompt": "Once upon", "max_tokens": 3, "stream": True}
+    secret = {"authorization": "Bearer secret", "x-request-id": "mine"}
+    asked = ("/v1/completions", text), ("/v1/chat/completions", chat), ("/health", None)
+    lines = lines_of(models, capsys, *asked, verbose=True, **secret)
+    assert not any("secret" in line for line in lines)
+    heads = [one for one in lines if re.match(BEGIN, one)]
+    bodies = [one for one in lines if one.startswith("  mine ")]
+    assert len(heads) == 2 and len(bodies) == 4 == len(lines) - 2
+    ask, answer, picture, refusal = bodies
+    assert ask.startswith("  mine < {") and '"prompt"' in ask
+    assert answer.startswith("  mine > data: {") and r"data: [DONE]\n\n" in answer
+    assert "A" * 16 + "…(5,000 characters of base64)" in picture.replace("base64,", "")
+    assert "é" in picture and "\x1b" not in picture and "A" * 17 not in picture
+    assert '"error"' in refusal
+
+
+def test_long_and_binary_bodies_are_cut(
+    models: InProcessModels, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("ggmodel.serve.monitoring._KEPT_BYTES", 100_000)
+    server = Server(models, Settings(log_requests=True, verbose=True))
+    with serving(server) as url, httpx.Client(base_url=url, timeout=60) as http:
+        http.post("/v1/completions", json={"prompt": "a b " * 50_000})
+        http.post("/v1/audio/transcriptions", files={"file": b"\0" * 3000}, data={"model": "x"})
+    text, _, sound, _ = [one for one in capsys.readouterr().err.splitlines() if one[0] == " "]
+    assert len(text) < 9000 and re.search(r"… \(200,\d{3} bytes in all\)$", text)
+    assert re.search(r" < [34],\d{3} bytes of multipart/form-data", sound)
+
+
 def test_nobody_waits_for_a_terminal_that_is_full(monkeypatch: pytest.MonkeyPatch):
     full = threading.Event()
 
@@ -89,11 +130,20 @@ def test_nobody_waits_for_a_terminal_that_is_full(monkeypatch: pytest.MonkeyPatc
     log.close()
 
 
-@pytest.mark.parametrize("options", [(), ("--no-log-requests",)])
-def test_the_command_logs_unless_told_not_to(
-    options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("options", "logs", "bodies"),
+    [
+        ((), True, False),
+        (("--no-log-requests",), False, False),
+        (("--verbose",), True, True),
+        (("--verbose", "--no-log-requests"), True, True),
+    ],
+)
+def test_the_command_logs_what_is_wanted(
+    options: tuple[str, ...], logs: bool, bodies: bool, monkeypatch: pytest.MonkeyPatch
 ):
     servers: list[Server] = []
     monkeypatch.setattr("ggmodel.serve.listening.listen", lambda server, *_: servers.append(server))
     CliRunner().invoke(app, ["serve", str(ASSETS / "stories.gguf"), *options])
-    assert (servers[0].log is not None) is (not options)
+    assert (servers[0].log is not None) is logs
+    assert servers[0].settings.verbose is bodies

@@ -52,6 +52,7 @@ class Serving:
     log_requests: bool = option(
         True, "Log each request in a line on standard error.", "--log-requests/--no-log-requests"
     )
+    verbose: bool = option(False, "Log the bodies of requests and answers, too, but for media.")
     timeout: float = option(3600.0, "Seconds that a request may take (0 = no limit).")
     drain: int = option(30, "Seconds that running requests have to finish at shutdown.")
     tls_certificate: str | None = option(None, "TLS certificate (PEM), for https.", metavar="FILE")
@@ -90,7 +91,8 @@ class Serving:
             max_tokens=self.max_tokens,
             timeout=self.timeout,
             manage=self.manage,
-            log_requests=self.log_requests,
+            log_requests=self.log_requests or self.verbose,
+            verbose=self.verbose,
         )
 
     def listening(self) -> Listening:

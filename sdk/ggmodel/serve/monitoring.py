@@ -96,35 +96,93 @@ class RequestLog:
                 sys.stderr.flush()
 
 
+_KEPT_BYTES = 4 << 20  # of a body that is logged
+_SHOWN = 8192  # characters of it
+_MEDIA = re.compile(r"[A-Za-z0-9+/_-]{256,}={0,2}")  # base64
+_TEXTS = re.compile(r"application/(x-ndjson|json)|text/")
+
+
+class _Body:
+    """A body for the log, as far as it goes."""
+
+    def __init__(self) -> None:
+        self.kind, self._data, self._nbytes = "", bytearray(), 0
+
+    def add(self, message: Mapping[str, Any]) -> None:
+        """Takes a message of ASGI."""
+        data = message.get("body", b"")
+        self._nbytes += len(data)
+        self._data += data[: _KEPT_BYTES - len(self._data)]
+
+    def shown(self) -> str:
+        """The text without control characters; media by their size."""
+        if not self._nbytes:
+            return "nothing"
+        if self.kind and not _TEXTS.match(self.kind):
+            return f"{self._nbytes:,} bytes of {_plain(self.kind)}"
+        text = _MEDIA.sub(_media, self._data.decode("utf-8", "replace"))
+        shown = "".join(map(_visible, text[:_SHOWN]))
+        cut = len(text) > _SHOWN or self._nbytes > len(self._data)
+        return f"{shown} … ({self._nbytes:,} bytes in all)" if cut else shown
+
+
+def _media(found: re.Match[str]) -> str:
+    return f"{found[0][:16]}…({len(found[0]):,} characters of base64)"
+
+
+def _visible(sign: str) -> str:
+    return sign if sign.isprintable() else ascii(sign)[1:-1]
+
+
+def _type_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    return dict(headers).get(b"content-type", b"").decode("latin-1")
+
+
 class NotesRequests:
     """An ASGI application around another that gives its requests ids, and logs them."""
 
-    def __init__(self, app: Any, log: RequestLog | None):
-        """Logs nothing without a log."""
-        self._app, self._log = app, log
+    def __init__(self, app: Any, log: RequestLog | None, verbose: bool = False):
+        """Logs nothing without a log, and bodies if `verbose`."""
+        self._app, self._log, self._verbose = app, log, verbose
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         request = _Request(_id_of(scope), time.monotonic())
         ids = [(name.encode(), request.id.encode()) for name in ID_HEADERS]
+        asked, answered = (_Body(), _Body()) if self._log and self._verbose else (None, None)
+        if asked is not None:
+            asked.kind = _type_of(scope["headers"])
+
+        async def receiving() -> Any:
+            message = await receive()
+            if asked is not None:
+                asked.add(message)
+            return message
 
         async def noting(message: Mapping[str, Any]) -> None:
             starts = message["type"] == "http.response.start"
             await send({**message, "headers": [*message["headers"], *ids]} if starts else message)
+            if answered is not None:
+                answered.add(message)
             if starts:
                 request.status = message["status"]
+                if answered is not None:
+                    answered.kind = _type_of(message["headers"])
             else:
                 request.complete = not message.get("more_body", False)
 
         token = _current.set(request)
         try:
-            await self._app(scope, receive, noting)
+            await self._app(scope, receiving, noting)
         finally:
             _current.reset(token)
             polled = request.status == 200 and scope["path"] in _POLLED
             if self._log is not None and not polled:
                 self._log.add(_line(scope, request))
+                if asked is not None and answered is not None:
+                    self._log.add(f"  {request.id} < {asked.shown()}")
+                    self._log.add(f"  {request.id} > {answered.shown()}")
 
 
 def _id_of(scope: Mapping[str, Any]) -> str:

@@ -86,7 +86,8 @@ class Settings:
         max_tokens: the longest answer; None for what has room in the context.
         timeout: seconds that a request may take; 0 for no limit.
         manage: requests may download, make and remove models of this machine.
-        log_requests: a line for each on standard error.
+        log_requests: a line for each on standard error. verbose: their bodies and those of answers,
+            too.
     """
 
     host: str = "127.0.0.1"
@@ -100,6 +101,7 @@ class Settings:
     timeout: float = 3600.0
     manage: bool = False
     log_requests: bool = False
+    verbose: bool = False
 
 
 @dataclass

@@ -88,7 +88,7 @@ def make_app(server: Server) -> Any:
     app = Starlette(
         routes=routes(server),
         middleware=[
-            Middleware(NotesRequests, log=server.log),
+            Middleware(NotesRequests, log=server.log, verbose=server.settings.verbose),
             Middleware(EndsUnread),
             *_cors(server.settings.origins),  # pages may read refusals, too
             Middleware(Guard, settings=server.settings, refused=refused),
