@@ -105,7 +105,15 @@ class PromptError(Error, ValueError):
 
 
 class PromptTooLong(PromptError):
-    """A prompt has more tokens than the context."""
+    """A prompt has more tokens than the context.
+
+    Attributes:
+        tokens: of the prompt, at least. context: positions that it may take. Both 0 where unknown.
+    """
+
+    def __init__(self, message: str = "", tokens: int = 0, context: int = 0):
+        super().__init__(message)
+        self.tokens, self.context = tokens, context
 
 
 class GrammarError(Error, ValueError):

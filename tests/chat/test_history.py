@@ -30,6 +30,18 @@ def test_the_oldest_turns_go(before: str, size: int, after: str):
     assert fitting(messages(before), lambda kept: len(kept) <= size) == messages(after)
 
 
+def test_a_long_conversation_is_tried_a_few_times():
+    turns = messages("s " + " ".join(f"u{i} a{i}" for i in range(1000)))
+    tried: list[int] = []
+
+    def fits(kept: list[dict[str, str]]) -> bool:
+        tried.append(len(kept))
+        return len(kept) <= 99
+
+    assert fitting(turns, fits) == [turns[0], *turns[-98:]]
+    assert len(tried) < 13 and len(set(tried)) == len(tried)
+
+
 def test_no_selection_is_tried_twice():
     tried: list[int] = []
     fitting(messages("s u1 a1 u2 a2 u3"), lambda kept: bool(tried.append(len(kept))))

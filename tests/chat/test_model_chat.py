@@ -12,7 +12,7 @@ import pytest
 
 import ggmodel
 from ggmodel.chat import ChatTemplate, Reply
-from ggmodel.errors import ConfigError, PromptError, TemplateError
+from ggmodel.errors import ConfigError, PromptError, PromptTooLong, TemplateError
 from ggmodel.gguf_file import open_gguf
 from ggmodel.runner import Completion, LoadedModel
 from ggmodel.tokenizer import Tokenizer
@@ -134,3 +134,56 @@ def test_a_text_is_one_message_of_the_user(model: ggmodel.LoadedModel):
     assert asyncio.run(streamed()) == answer
     assert model.chat_prompt("a b") == model.chat_prompt(messages)
     assert model.chat_text("a b").text == model.chat_text(messages).text
+
+
+def turn(text: str) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": text}, {"role": "assistant", "content": "Yes."}]
+
+
+class TestLongConversations:
+    SYSTEM = [{"role": "system", "content": "Be brief."}]
+    QUESTION = [{"role": "user", "content": "and the dog?"}]
+    MANY = [*SYSTEM, *(m for i in range(60) for m in turn(f"a fox ran {i} times")), *QUESTION]
+
+    def test_the_oldest_turns_are_left_out(self, model: LoadedModel):
+        kept = [*model.fitting(self.MANY, max_tokens=20)]
+        size = len(model.chat_prompt(kept))
+        assert kept[0] == self.MANY[0] and kept[1:] == self.MANY[-len(kept) + 1 :]
+        assert kept[1]["role"] == "user"
+        one_more = [*self.SYSTEM, *self.MANY[-len(kept) - 1 :]]
+        assert size <= model.context_length - 20 < len(model.chat_prompt(one_more))
+        answer = model.chat(self.MANY, truncate=True, max_tokens=20, temperature=0)
+        assert answer == model.chat(kept, max_tokens=20, temperature=0)
+        assert isinstance(answer, Completion) and answer.usage.prompt_tokens == size
+
+    def test_results_of_tools_go_with_their_question(self, model: LoadedModel):
+        call = {"function": {"name": "f", "arguments": {}}}
+        before = [
+            {"role": "user", "content": "fox " * 300},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "content": "dog " * 300},
+        ]
+        template = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
+        kept = model.fitting([*self.SYSTEM, *before, *self.QUESTION], template=template)
+        assert [*kept] == [*self.SYSTEM, *self.QUESTION]
+
+    def test_room_is_left_as_for_prompts(self, model: LoadedModel):
+        quarter, shifted = model.fitting(self.MANY), model.fitting(self.MANY, context_shift=True)
+        assert len(model.chat_prompt(quarter)) <= model.context_length * 3 // 4
+        assert len(quarter) < len(shifted)
+        assert model.fits(quarter) and not model.fits(shifted)
+        assert model.fits(shifted, context_shift=True)
+        assert model.fits("a b") and model.fitting("a b") == [{"role": "user", "content": "a b"}]
+
+    def test_a_last_turn_that_is_too_long_is_an_error(self, model: LoadedModel):
+        long = [*self.MANY, {"role": "user", "content": "fox " * 600}]
+        said = r"\d+ tokens, the context \d+; load .*or shorten the prompt$"
+        with pytest.raises(PromptTooLong, match=said) as error:
+            model.chat(long, truncate=True)
+        assert error.value.tokens > error.value.context == model.context_length
+        with pytest.raises(PromptTooLong, match=r"truncate=True leaves .* the oldest turns"):
+            model.chat(long)
+        with pytest.raises(ConfigError, match="truncate"):
+            model.chat(long, truncate="auto")  # type: ignore[arg-type]
+        with pytest.raises(PromptError, match="list of dicts"):
+            model.fitting({"role": "user"})  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from ggmodel import Grammar, LoadedModel
 from ggmodel.errors import Busy, ModelNotFound, Unsupported
@@ -86,6 +87,12 @@ class InProcess:
         prompt: Any = request.prompt
         ending = ""
         if isinstance(prompt, ChatParams):
+            if options.pop("truncate", False):
+                given: Any = {"tools": prompt.tools, "template": prompt.template}
+                given |= {"variables": prompt.variables, "max_tokens": options.get("max_tokens")}
+                kept = self.model.fitting(prompt.messages, **given)
+                prompt = replace(prompt, messages=[*kept])
+            options["truncate"] = False
             ending, prompt = self._render(prompt)[-200:], self._prompt(prompt)
         top = request.prompt_logprobs
         made = self.model.request(prompt, **options)

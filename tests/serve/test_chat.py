@@ -12,6 +12,8 @@ import openai
 import pytest
 
 from ggmodel.bounds import limits
+from ggmodel.errors import ConfigError, Error, PromptError, TemplateError, Unsupported
+from ggmodel.serve.errors import problem_of
 from tests.serve.standin import InProcess
 
 ASK: Any = [{"role": "user", "content": "Tell me a story about a dog."}]
@@ -311,6 +313,58 @@ def test_a_prompt_beyond_the_context_is_400(client: openai.OpenAI):
     with pytest.raises(openai.BadRequestError, match="the context 512") as refused:
         client.chat.completions.create(**{**GREEDY, "messages": messages})
     assert refused.value.code == "context_length_exceeded"
+    assert 'shorten it, ask for truncation "auto"' in refused.value.message
+    assert "truncate=" not in refused.value.message
+
+
+TURNS: Any = [
+    {"role": role, "content": text}
+    for i in range(60)
+    for role, text in (("user", f"The dog barked {i} times."), ("assistant", "It did."))
+]
+SYSTEM: Any = {"role": "system", "content": "Be brief."}
+
+
+@pytest.mark.parametrize("extra", [{"truncation": "auto"}, {"truncate": True}])
+def test_the_oldest_turns_are_left_out(client: openai.OpenAI, http: httpx.Client, extra: Any):
+    asked = {**GREEDY, "messages": [SYSTEM, *TURNS, *ASK]}
+
+    found = client.chat.completions.create(**asked, extra_body=extra)
+
+    kept = next(
+        [SYSTEM, *TURNS[start:], *ASK]
+        for start in range(0, len(TURNS), 2)
+        if http.post("/tokenize", json={"messages": [SYSTEM, *TURNS[start:], *ASK]}).json()["count"]
+        <= 512 - 12
+    )
+    expected = client.chat.completions.create(**{**GREEDY, "messages": kept})
+    assert found.usage and expected.usage
+    assert found.usage.prompt_tokens == expected.usage.prompt_tokens
+    assert found.choices[0].message.content == expected.choices[0].message.content
+    for said in ({}, {"truncation": "disabled"}, {"truncation": None, "truncate": False}):
+        with pytest.raises(openai.BadRequestError, match="truncation"):
+            client.chat.completions.create(**asked, extra_body=said)
+
+
+def test_a_last_turn_beyond_the_context_is_400(client: openai.OpenAI):
+    asked = {**GREEDY, "messages": [SYSTEM, *TURNS, {"role": "user", "content": "dog " * 900}]}
+    with pytest.raises(openai.BadRequestError, match=r"the context 512; shorten it, or") as refused:
+        client.chat.completions.create(**asked, extra_body={"truncation": "auto"})
+    assert refused.value.code == "context_length_exceeded"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (Unsupported("it has no images; give them with mmproj= (--mmproj)"), "it has no images"),
+        (TemplateError("no template; pass template= with one; or use a"), "no template; or use a"),
+        (ConfigError("no prompt; write it and use generate()"), "no prompt"),
+        (ConfigError("x is 1; it must be 2"), "x is 1; it must be 2"),
+        (PromptError("give images=[ITEM]"), "give images=[ITEM]"),
+    ],
+)
+def test_clients_are_told_no_python(error: Error, said: str):
+    assert problem_of(error).message == said
 
 
 def test_images_for_a_blind_model_are_400(client: openai.OpenAI):

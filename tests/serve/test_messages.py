@@ -220,3 +220,16 @@ def test_a_path_that_does_not_exist_has_this_shape(http: httpx.Client):
 
     assert answer.status_code == 404
     assert answer.json()["error"]["type"] == "not_found_error"
+
+
+def test_a_prompt_that_is_too_long_is_said_in_anthropics_words(claude: anthropic.Anthropic):
+    long: Any = [{"role": "user", "content": "dog " * 600}]
+    counted = claude.messages.count_tokens(model="stories", messages=long).input_tokens
+    said = f"prompt is too long: {counted} tokens > 512 maximum"
+    for stream in (False, True):
+        with pytest.raises(anthropic.BadRequestError) as refused:
+            claude.messages.create(**{**GREEDY, "messages": long, "stream": stream})
+        assert refused.value.body["error"] == {  # type: ignore[index, call-overload]
+            "type": "invalid_request_error",
+            "message": said,
+        }

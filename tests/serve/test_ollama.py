@@ -314,3 +314,51 @@ def test_a_pull_that_fails_after_its_client_has_left_is_no_bug(
     time.sleep(0.2)
     gc.collect()
     assert "has gone" not in caplog.text
+
+
+TURNS: Any = [
+    {"role": role, "content": text}
+    for i in range(60)
+    for role, text in (("user", f"The dog barked {i} times."), ("assistant", "It did."))
+]
+
+
+def test_long_chats_lose_their_oldest_turns(client: ollama.Client, http: httpx.Client):
+    messages = [{"role": "system", "content": "Be brief."}, *TURNS, *ASK]
+
+    found = client.chat(messages=messages, **GREEDY)
+
+    assert found.prompt_eval_count is not None
+    assert 512 - 12 - 40 < found.prompt_eval_count <= 512 - 12
+    asked = {**GREEDY, "messages": messages, "truncate": False, "stream": False}
+    refused = http.post("/api/chat", json=asked)
+    assert refused.status_code == 400
+    assert refused.json()["error"].endswith(
+        "the context 512; shorten it, or have the server load the model with a larger "
+        "--context-length"
+    )
+    long = [*messages, {"role": "user", "content": "dog " * 900}]
+    with pytest.raises(ollama.ResponseError, match="the context 512"):
+        client.chat(messages=long, **GREEDY)
+
+
+def test_long_texts_lose_their_middle(client: ollama.Client, http: httpx.Client):
+    asked = {**GREEDY, "prompt": "dog " * 900, "raw": True}
+
+    assert client.generate(**asked).prompt_eval_count == 512 - 12
+
+    refused = http.post("/api/generate", json={**asked, "truncate": False, "stream": False})
+    assert refused.status_code == 400
+
+
+def test_an_answer_goes_on_when_the_context_is_full(http: httpx.Client):
+    options = {"temperature": 0, "num_predict": 100}
+    asked = {"model": "stories", "prompt": "One day a dog ran. " * 55, "options": options}
+    asked |= {"raw": True, "stream": False, "truncate": False}
+
+    ends = http.post("/api/generate", json=asked).json()
+    goes_on = http.post("/api/generate", json={**asked, "shift": True}).json()
+
+    assert ends["prompt_eval_count"] + ends["eval_count"] == 512 and ends["done_reason"] == "length"
+    assert goes_on["eval_count"] == 100
+    assert goes_on["response"].startswith(ends["response"])

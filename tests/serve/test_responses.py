@@ -194,3 +194,20 @@ def test_items_follow_each_other_in_the_order_of_the_answer():
     done = [one for one in told if one["type"] == "response.output_item.done"]
     assert [one["output_index"] for one in done] == [0, 1, 2, 3]
     assert {one["item"]["status"] for one in done} == {"completed"}
+
+
+def test_the_oldest_turns_are_left_out(client: openai.OpenAI):
+    turns: Any = [
+        {"role": role, "content": text}
+        for i in range(60)
+        for role, text in (("user", f"The dog barked {i} times."), ("assistant", "It did."))
+    ]
+    asked = {**ASKED, "input": [*turns, {"role": "user", "content": "And?"}]}
+
+    found = client.responses.create(**asked, max_output_tokens=9, truncation="auto")
+
+    assert found.usage is not None
+    assert 512 - 9 - 40 < found.usage.input_tokens <= 512 - 9
+    assert found.truncation == "auto"
+    with pytest.raises(openai.BadRequestError, match='truncation "auto"'):
+        client.responses.create(**asked, max_output_tokens=9)

@@ -382,16 +382,31 @@ def up_to_the_last(text: str, message: Mapping[str, Any]) -> str:
 M = TypeVar("M", bound=Message)
 
 
+def _asks(message: object) -> bool:
+    return isinstance(message, Mapping) and message.get("role") == "user"
+
+
 def fitting(messages: Sequence[M], fits: Callable[[list[M]], bool]) -> list[M]:
-    """Drops the oldest turns until the messages fit.
+    """The messages without the oldest turns: as few as must go for the rest to fit.
 
     A turn is a user's message and all that follows it up to the next one. Messages before the first
     turn (the system's) stay, and so does the last turn, even if it does not fit.
+
+    Args:
+        fits: is asked for some numbers of turns, by bisection: fewer turns never need more room.
     """
-    turns = [i for i, message in enumerate(messages) if message.get("role") == "user"]
-    kept = list(messages)
-    for start in turns[1:]:
-        if fits(kept):
-            break
-        kept = [*messages[: turns[0]], *messages[start:]]
-    return kept
+    turns = [i for i, one in enumerate(messages) if _asks(one)]
+
+    def without(count: int) -> list[M]:
+        return [*messages[: turns[0]], *messages[turns[count] :]] if count else list(messages)
+
+    if len(turns) < 2 or fits(without(0)):
+        return list(messages)
+    fewest, most = 1, len(turns) - 1
+    while fewest < most:
+        middle = (fewest + most) // 2
+        if fits(without(middle)):
+            most = middle
+        else:
+            fewest = middle + 1
+    return without(most)

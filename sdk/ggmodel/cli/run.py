@@ -161,10 +161,6 @@ class _Conversation:
         self.system, self.history = system, list[dict[str, Any]]()
         self._items: list[tuple[str, Any]] = []  # that go with the next question
         self._model, self._template, self._options = model, template, options
-        # Positions kept free for the answer.
-        self._room = model.context_length // 4
-        if (most := options.get("max_tokens")) is not None:
-            self._room = min(self._room, most)
 
     def show(self, kind: str, path: str) -> None:
         if not path:
@@ -200,24 +196,15 @@ class _Conversation:
         self._items = []
 
     def _prompt(self, question: dict[str, Any]) -> list[Any]:
-        from ..chat import fitting
-
         begin = [] if self.system is None else [{"role": "system", "content": self.system}]
         messages = [*begin, *self.history, question]
-        kept = fitting(messages, self._fits)
-        prompt = self._encoded(kept)
+        kept = self._model.fitting(messages, template=self._template, **self._options)
+        prompt = self._model.chat_prompt(kept, template=self._template)
         # Not for a question that is too long by itself.
         if len(kept) < len(messages) and self._model.length(prompt) <= self._model.context_length:
-            self.history = kept[len(begin) : -1]
+            self.history = [*kept[len(begin) : -1]]
             note("the conversation no longer fits the context: its oldest turns are dropped")
         return prompt
-
-    def _encoded(self, messages: list[dict[str, Any]]) -> list[Any]:
-        return self._model.chat_prompt(messages, template=self._template)
-
-    def _fits(self, messages: list[dict[str, Any]]) -> bool:
-        length = self._model.length(self._encoded(messages))
-        return length + self._room <= self._model.context_length
 
 
 def _talk(conversation: _Conversation) -> None:

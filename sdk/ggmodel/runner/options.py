@@ -269,7 +269,8 @@ class RequestOptions(TypedDict, total=False):
         context_shift: when the context is full, drop the older half of it from the KV cache and go
             on.
         truncate: cut the middle out of a prompt that leaves no space for an answer: `max_tokens`,
-            but at most a quarter of the context; none with `context_shift`.
+            but at most a quarter of the context; none with `context_shift`. A conversation
+            loses its oldest turns instead; see `LoadedModel.fitting`.
         num_keep: tokens at the start of the context that `context_shift` and `truncate` never drop.
         prompt_lookup: speculative decoding: draft tokens are looked up in the prompt and in the
             answer, and checked in one batch; the answer stays the same. Without effect on models

@@ -126,6 +126,7 @@ class Call:
         media_nbytes: of the images and sounds that were fetched.
         interruption: the last part of a stream that cannot go on; None for the API's usual one.
         errors: the form of errors; None for the endpoint's.
+        remedy: what the request might have asked for, with a prompt that is too long.
     """
 
     def __init__(self, server: Server, scope: Mapping[str, Any], send: Send):
@@ -141,6 +142,7 @@ class Call:
         self.warnings: list[str] = []
         self.interruption: Callable[[Problem], bytes] | None = None
         self.errors: ErrorFormat | None = None
+        self.remedy = ""
 
     @property
     def routes(self) -> Sequence[Any]:
@@ -341,7 +343,7 @@ class Endpoint:
         await asyncio.wait_for(self.handler(call), seconds or None)
 
     async def _refuse(self, call: Call, error: Exception) -> None:
-        problem = problem_of(error)
+        problem = problem_of(error, call.remedy)
         try:
             if not call.status:
                 await refuse(call, call.errors or self.errors, problem)

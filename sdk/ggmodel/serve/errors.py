@@ -29,7 +29,10 @@ from ..errors import (
 logger = logging.getLogger("ggmodel.serve")
 
 _LONGEST = 2000  # characters of a message, which may quote a value of the request
+# Arguments and functions of Python mean nothing to those who speak HTTP.
+_PYTHON = re.compile(r"\b[a-z_]+=(\s|[A-Z\[{(]|$)|\b[a-z_]+\(")
 _PLACE = re.compile(r" - at `\$\.?([^`]*)`$")
+_TOO_LONG = "context_length_exceeded"  # OpenAI's
 # The first that fits; a file that cannot be loaded is no fault of the request.
 _STATUS: tuple[tuple[type[Error], int, str], ...] = (
     (ModelNotFound, 404, "model_not_found"),
@@ -43,7 +46,7 @@ _STATUS: tuple[tuple[type[Error], int, str], ...] = (
     (NativeError, 500, "native_error"),
     (ComputeError, 500, "compute_error"),
     (Unsupported, 400, "unsupported"),
-    (PromptTooLong, 400, "context_length_exceeded"),
+    (PromptTooLong, 400, _TOO_LONG),
 )
 _WAIT = {429: 1, 503: 2}  # seconds
 
@@ -73,6 +76,7 @@ class Problem:
     """An error as a client sees it.
 
     Attributes:
+        tokens, context: of a prompt that is too long; see `PromptTooLong`.
         retry_after: seconds after which the request may succeed; None for never.
     """
 
@@ -81,6 +85,8 @@ class Problem:
     param: str | None = None
     code: str | None = None
     allowed: tuple[str, ...] = ()
+    tokens: int = 0
+    context: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "message", _cut(self.message))
@@ -90,8 +96,12 @@ class Problem:
         return _WAIT.get(self.status)
 
 
-def problem_of(error: BaseException) -> Problem:
-    """The status of an error, and the text for its user. Bugs are logged, and not told."""
+def problem_of(error: BaseException, remedy: str = "") -> Problem:
+    """The status of an error, and the text for its user. Bugs are logged, and not told.
+
+    Args:
+        remedy: what the API has for prompts that are too long; "" for nothing.
+    """
     if isinstance(error, Refused):
         return Problem(error.status, str(error), error.param, error.code, error.allowed)
     if isinstance(error, (TimeoutError, asyncio.TimeoutError)):  # one from Python 3.11 on
@@ -99,10 +109,28 @@ def problem_of(error: BaseException) -> Problem:
     if not isinstance(error, Error):
         logger.error("a bug of the server", exc_info=error)
         return Problem(500, "the server failed; see its log", code="internal_error")
+    if isinstance(error, PromptTooLong) and error.tokens:
+        return _too_long(error, remedy)
+    text = _without_python(str(error))
     for kind, status, code in _STATUS:
         if isinstance(error, kind):
-            return Problem(status, str(error), code=code)
-    return Problem(400, str(error), code=_code(error))
+            return Problem(status, text, code=code)
+    return Problem(400, text, code=_code(error))
+
+
+def _too_long(error: PromptTooLong, remedy: str) -> Problem:
+    text, _, _ = str(error).partition("; ")
+    ways = [remedy] if remedy else []
+    ways = ["shorten it", *ways, "or have the server load the model with a larger --context-length"]
+    message = f"{text}; {', '.join(ways)}"
+    tokens, context = error.tokens, error.context
+    return Problem(400, message, code=_TOO_LONG, tokens=tokens, context=context)
+
+
+def _without_python(text: str) -> str:
+    """A message without advice that names arguments or functions of Python."""
+    first, *others = text.split("; ")
+    return "; ".join([first, *(one for one in others if not _PYTHON.search(one))])
 
 
 def _cut(text: str) -> str:

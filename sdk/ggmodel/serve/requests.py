@@ -60,7 +60,8 @@ class Request(Struct):
     Attributes:
         prompt: a chat, a text, token ids, or a list that mixes texts, ids and items as parts of a
             message.
-        options: as `RequestOptions` calls them, but for grammar, sampler and items.
+        options: as `RequestOptions` calls them, but for grammar, sampler and items. `truncate`
+            leaves out the oldest turns of a chat, and the middle of another prompt.
         grammar: the form that the text has to obey.
         special: special tokens are part of the text; without them it reads as `generate` gives it.
         prompt_logprobs: how many of the likeliest tokens to tell at each place of the prompt, 0 for
@@ -339,10 +340,13 @@ class Failure(Struct, tag=True):
     Attributes:
         error: the name of the class in `ggmodel.errors`.
         message: for the user.
+        tokens, context: of a prompt that is too long; see `PromptTooLong`.
     """
 
     error: str
     message: str
+    tokens: int = 0
+    context: int = 0
 
 
 class Runner(Protocol):

@@ -271,8 +271,6 @@ def test_a_truncated_prompt_leaves_room(stories: LoadedModel, options: dict[str,
 def test_a_truncated_prompt_is_answered(stories: LoadedModel):
     answer = stories.generate("a fox ran. " * 400, truncate=True, max_tokens=5, temperature=0)
     assert answer.usage.completion_tokens == 5
-    message = {"role": "user", "content": "a fox ran. " * 400}
-    assert stories.chat([message], truncate=True, max_tokens=5, temperature=0)
 
 
 # many requests, one consumer
@@ -352,5 +350,3 @@ def test_a_long_text_is_shortened_before_it_is_encoded(stories: LoadedModel):
     assert len(text) > 3 * 128 * stories.prompts.vocabulary().longest
     ids = stories.prompts.read(text, True, keep=10, room=20).tolist()
     assert ids == every[:10] + every[-98:]
-    messages = [{"role": "user", "content": text}]
-    assert stories.chat(messages, truncate=True, max_tokens=1).usage.prompt_tokens == 127

@@ -400,6 +400,21 @@ def test_messages_with_parts_of_all_kinds(open_model: Open):
     assert shown(model, model.chat_prompt([spoken])) == split(model, "assistant:re")
 
 
+def test_pictures_of_a_long_conversation_count(open_model: Open):
+    model = open_model()
+    text = {"type": "text", "text": "re"}
+    turns = [
+        {"role": "user", "content": [{"type": "image", "image": picture(i)}, text]}
+        for i in range(20)
+    ]
+    kept = model.fitting(turns, max_tokens=8)
+    assert 1 < len(kept) < len(turns) and kept == turns[-len(kept) :]
+    assert len(shown(model, model.chat_prompt(kept))) <= 128 - 8
+    assert len(shown(model, model.chat_prompt(turns[-len(kept) - 1 :]))) > 128 - 8
+    blind = model.fitting([{**turn, "content": "re"} for turn in turns], max_tokens=8)
+    assert len(blind) == len(turns)
+
+
 @pytest.mark.parametrize(
     ("part", "message"),
     [

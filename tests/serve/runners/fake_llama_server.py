@@ -98,6 +98,8 @@ class Handler(BaseHTTPRequestHandler):
             prompt = [1, *(ord(c) for c in prompt["prompt_string"].replace(MARKER, "".join(items)))]
         if len(prompt) > 64:
             error = {"code": 400, "message": "the request exceeds the available context size"}
+            error |= {"type": "exceed_context_size_error", "n_prompt_tokens": len(prompt)}
+            error |= {"n_ctx": 64}
             return self.say({"error": error}, 400)
         if prompt[-1:] == [ord("!")]:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -268,6 +268,30 @@ def png() -> bytes:
     return file.getvalue()
 
 
+def turns(count: int) -> list[dict[str, Any]]:
+    """A conversation of so many turns, and a question."""
+    roles = ("user", "assistant")
+    said = [{"role": role, "content": f"the dog {i}"} for i in range(count) for role in roles]
+    return [*said, *GREETING.messages]
+
+
+def test_the_oldest_turns_of_a_chat_are_left_out(
+    loop: Loop, runner: GgmodelRunner, model: ggmodel.LoadedModel
+):
+    request = generate(ChatParams(turns(100)), truncate=True)
+    begun, pieces, _ = loop.run(answered(runner, request))
+    kept = model.fitting(turns(100), max_tokens=16)
+    assert begun.prompt == model.chat_prompt(kept) and len(kept) < 200
+    assert text_of(pieces) == model.chat(kept, temperature=0, max_tokens=16)
+    long = [{"role": "user", "content": "dog " * 900}]
+    for messages, truncate in ((turns(100), False), ([*turns(9), *long], True)):
+        asked = generate(ChatParams(messages), truncate=truncate)
+        with pytest.raises(PromptTooLong) as error:
+            loop.run(answered(runner, asked))
+        assert error.value.tokens == model.length(model.chat_prompt(long if truncate else messages))
+        assert error.value.context == 512
+
+
 @pytest.fixture(scope="module")
 def eyes(loop: Loop) -> Iterator[GgmodelRunner]:
     started = loop.run(GgmodelRunner.start(str(ASSETS / "shapes.gguf"), {"gpu_layers": 0}))

@@ -19,6 +19,7 @@ from ggmodel.errors import (
     DeviceLost,
     LoadError,
     PromptError,
+    PromptTooLong,
     Unsupported,
 )
 from ggmodel.gguf_file import DType, MemorySource
@@ -120,6 +121,20 @@ class TestTexts:
         with pytest.raises(PromptError, match="bytes or a data URL"):
             loop.run(answered(foreign, generate(chat)))
 
+    def test_long_prompts(self, loop: Loop, foreign: LlamaCppRunner):
+        chat = ChatParams([{"role": "user", "content": f"turn {i}"} for i in range(30)])
+        begun, pieces, _ = loop.run(answered(foreign, generate(chat, truncate=True)))
+        kept = "".join(f"user:turn {i};" for i in range(27, 30))
+        assert text_of(pieces) == kept[:16] and len(begun.prompt) == len(kept) + 1 <= 64 - 16
+        text = "".join(map(chr, range(65, 165)))
+        request = generate(text, truncate=True, num_keep=4)
+        begun, _, _ = loop.run(answered(foreign, request))
+        assert begun.prompt == [1, 65, 66, 67, *range(165 - 44, 165)]
+        for asked in (generate(chat), generate(text)):
+            with pytest.raises(PromptTooLong) as error:
+                loop.run(answered(foreign, asked))
+            assert error.value.tokens > error.value.context == 64
+
     def test_texts_and_ids(self, loop: Loop, foreign: LlamaCppRunner):
         found = loop.run(foreign.tokenize(Tokenize("aba")))
         assert found.ids == [1, 97, 98, 97] and found.pieces == [b"", b"a", b"b", b"a"]
@@ -163,7 +178,7 @@ class TestRows:
 
 class TestErrors:
     def test_requests(self, loop: Loop, foreign: LlamaCppRunner):
-        with pytest.raises(PromptError, match="exceeds the available context"):
+        with pytest.raises(PromptTooLong, match="the prompt has 71 tokens, the context 64"):
             loop.run(answered(foreign, generate("a" * 70)))
         with pytest.raises(PromptError, match="empty"):
             loop.run(answered(foreign, generate([])))

@@ -8,8 +8,16 @@ from itertools import islice
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ...chat.messages import LISTS
-from ...errors import BatchError, ConfigError, Error, GraphError, PromptError, Unsupported
+from ...chat.messages import LISTS, fitting, need_list
+from ...errors import (
+    BatchError,
+    ConfigError,
+    Error,
+    GraphError,
+    PromptError,
+    PromptTooLong,
+    Unsupported,
+)
 from ...gguf_file import TensorSource
 from ...ml import Backend
 from ...ml.backend import Progress
@@ -106,12 +114,9 @@ class Answering:
         """A request that has not begun, to be run or iterated over once."""
         own, sampler = self._options(options)
         max_tokens, stop = own.pop("max_tokens", None), own.pop("stop", ())
-        truncate = own.pop("truncate", False)
+        truncate = own.pop("truncate", None)
         items = {name: own.pop(name) for name in LISTS if name in own}
-        room = 0
-        if not own.get("context_shift"):
-            room = self.engine.context_length // 4
-            room = room if max_tokens is None else min(room, max_tokens)
+        room = self._room(max_tokens, own.get("context_shift", False))
         prompt = self.prompts.with_items(prompt, items)
         ids = self.prompts.read(prompt, truncate, own.get("num_keep", 0), room)
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
@@ -208,8 +213,7 @@ class Answering:
             TemplateError: there is no template, it refuses the messages, or it fails.
             PromptError: the messages are malformed, or too long.
         """
-        template, rest = split_template(options)
-        prompt = self.prompts.chat(self.chat_text(messages, **template))
+        prompt, rest = self._chat(messages, options)
         return self.stream(prompt, **rest) if stream else self.generate(prompt, **rest)
 
     async def achat(
@@ -220,9 +224,60 @@ class Answering:
         **options: Unpack[ChatOptions],
     ) -> Completion | AsyncStream:
         """`chat` for coroutines; with `stream`, `async for piece in await model.achat(…)`."""
-        template, rest = split_template(options)
-        prompt = self.prompts.chat(self.chat_text(messages, **template))
+        prompt, rest = self._chat(messages, options)
         return self.astream(prompt, **rest) if stream else await self.agenerate(prompt, **rest)
+
+    def _chat(self, messages: Messages, options: ChatOptions) -> tuple[list[Any], RequestOptions]:
+        """The prompt of messages, and the options of the request."""
+        template, rest = split_template(options)
+        if rest.get("truncate"):
+            messages = self.fitting(messages, **options)
+            rest["truncate"] = False
+        return self.prompts.chat(self.chat_text(messages, **template)), rest  # type: ignore[return-value]
+
+    @reported
+    def fits(self, messages: Messages, **options: Unpack[ChatOptions]) -> bool:
+        """Whether the prompt of messages, images and other items included, leaves space for an
+        answer in the context: `max_tokens`, but at most a quarter of it; none with
+        `context_shift`.
+
+        Args:
+            options: as `chat` takes them.
+
+        Raises:
+            Error: as `chat`, but for messages that are too long.
+        """
+        template, rest = split_template(options)
+        own, _ = self._options(rest)  # type: ignore[arg-type]
+        room = self._room(own.get("max_tokens"), own.get("context_shift", False))
+        rendered, most = self.chat_text(messages, **template), self.engine.context_length - room
+        try:
+            self.prompts.check_length(len(rendered.text), most)
+        except PromptTooLong:
+            return False  # known without its tokens
+        return len(self.prompts.numbers(self.prompts.chat(rendered))) <= most
+
+    @reported
+    def fitting(
+        self, messages: Messages, **options: Unpack[ChatOptions]
+    ) -> Sequence[Mapping[str, Any]]:
+        """The messages without the oldest turns, as few as must go for the rest to fit; see
+        `ggmodel.chat.fitting` and `fits`.
+
+        Raises:
+            Error: as `fits`.
+        """
+        if isinstance(messages, str):
+            return [{"role": "user", "content": messages}]
+        need_list(messages)
+        return fitting(messages, lambda some: self.fits(some, **options))
+
+    def _room(self, max_tokens: int | None, context_shift: bool) -> int:
+        """Positions of the context that are kept free for an answer."""
+        if context_shift:
+            return 0
+        quarter = self.engine.context_length // 4
+        return quarter if max_tokens is None else min(quarter, max_tokens)
 
     @reported
     def chat_prompt(self, messages: Messages, **options: Unpack[TemplateOptions]) -> list[Any]:

@@ -53,15 +53,15 @@ class Prompts:
         return self.tokenizer
 
     def read(
-        self, prompt: Prompt, truncate: bool | None = None, keep: int = 0, room: int = 0
+        self, prompt: Prompt, truncate: bool | None = False, keep: int = 0, room: int = 0
     ) -> np.ndarray:
         """A prompt as numbers int32 [n], see `InputTable`. Numbers of images stay valid as long as
         this array lives, or a slot has them.
 
         Args:
             truncate: shorten a prompt that leaves less than `room` positions to the first `keep`
-                inputs and the last ones; None: the caller has no such choice. A text far beyond
-                the context is shortened before it is encoded.
+                inputs and the last ones. A text far beyond the context is shortened before it is
+                encoded. None: do not, and let the error tell of this choice.
 
         Raises:
             PromptError: it is no prompt, or empty, or has an id out of range.
@@ -78,10 +78,12 @@ class Prompts:
             array = self._truncated(array.tolist(), keep, most - room)
             array = self.engine.keep(array) if (array < 0).any() else array
         if len(array) > most:
+            choice = "; truncate=True leaves out its middle, or the oldest turns of a conversation"
             raise PromptTooLong(
                 f"the prompt has {len(array)} tokens, the context {most}; load the model with a "
-                "larger context_length, or shorten the prompt"
-                + ("" if truncate is None else "; truncate=True leaves out its middle")
+                f"larger context_length, or shorten the prompt{choice if truncate is None else ''}",
+                len(array),
+                most,
             )
         return array
 
@@ -120,7 +122,9 @@ class Prompts:
             raise PromptTooLong(
                 f"the prompt has {size:,} characters, more than {most:,} tokens of this vocabulary "
                 f"can hold ({self.longest_text(most):,}); shorten it, or load the model with a "
-                "larger context_length"
+                "larger context_length",
+                -(-size // self.vocabulary().longest),
+                most,
             )
 
     def _checked(self, numbers: list[int] | np.ndarray) -> np.ndarray:

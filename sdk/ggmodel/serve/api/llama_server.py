@@ -18,7 +18,7 @@ from ..infill import Extra, fill_prompt
 from ..requests import Detokenize, Finished, Request, Started, Token
 from ..server import Server
 from .openai.chat import ChatCompletions, ChatRequest
-from .openai.inputs import Input, Sampling, inputs_of
+from .openai.inputs import MIDDLE, Input, Sampling, inputs_of
 from .openai.responses import prompt_tokens
 from .openai.schemas import OPENAI, InputTokens, entry, timings
 from .schemas import ContinuedPart, ContinuedText, IdLogprob, LikelyId, Slot
@@ -109,6 +109,7 @@ class Continuation(ChatProtocol[W]):
         self._requests: list[Request] = []
         self._text: list[str] = []
         self._count = self._evaluated = 0
+        call.remedy = "" if params.truncate else MIDDLE
 
     def loading(self) -> dict[str, Any]:
         return {"keep_alive": self.params.keep_alive}

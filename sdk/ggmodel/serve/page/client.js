@@ -46,6 +46,7 @@ function body(model, messages) {
     messages: [...system, ...messages.map(spelled)],
     stream: true,
     stream_options: { include_usage: true },
+    truncation: "auto",
   };
   for (const name of NUMBERS) {
     if (chosen[name] !== undefined && chosen[name] !== "") request[name] = Number(chosen[name]);

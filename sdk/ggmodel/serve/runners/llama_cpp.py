@@ -12,7 +12,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ...chat.messages import is_place, take_items
+from msgspec.structs import replace
+
+from ...chat.messages import fitting, is_place, take_items
 from ...errors import Cancelled, ConfigError, DeviceLost, Error, PromptError, Unsupported
 from ...platforms import machine
 from ..requests import (
@@ -164,7 +166,13 @@ class LlamaCppRunner:
         if request.prompt_logprobs is not None:
             raise Unsupported("llama.cpp's server gives no log-probabilities of prompts")
         body = body_of(request, self._ready_message["metadata"])
-        ids, ending, prompt = await self._prompt(request.prompt)
+        given, most = request.prompt, self._most(request.options)
+        if isinstance(given, ChatParams) and most is not None:
+            given = await self._fitting(given, most)
+        ids, ending, prompt = await self._prompt(given)
+        if prompt is ids and most is not None and not isinstance(given, ChatParams):
+            kept = min(request.options.get("num_keep", 0), most - 1)
+            ids = prompt = [*ids[:kept], *ids[kept - most :]] if len(ids) > most else ids
         body["prompt"] = prompt
         if request.special:
             body["preserved_tokens"] = self._ready_message["control"]
@@ -224,6 +232,26 @@ class LlamaCppRunner:
         if not ids:
             raise PromptError("the prompt is empty; give at least one token")
         return ids, "", ids
+
+    def _most(self, options: Mapping[str, Any]) -> int | None:
+        """The tokens to which a prompt is shortened; None where it is not to be."""
+        if not options.get("truncate"):
+            return None
+        context, max_tokens = self._state.context_length, options.get("max_tokens")
+        return context - min(context // 4, context if max_tokens is None else max_tokens)
+
+    async def _fitting(self, chat: ChatParams, most: int) -> ChatParams:
+        """The chat without its oldest turns, as `LoadedModel.fitting` has it; an image counts as
+        one token."""
+        loop = asyncio.get_running_loop()
+
+        async def measure(messages: list[dict[str, Any]]) -> bool:
+            return len((await self._prompt(replace(chat, messages=messages)))[0]) <= most
+
+        def fits(messages: list[dict[str, Any]]) -> bool:
+            return asyncio.run_coroutine_threadsafe(measure(messages), loop).result()
+
+        return replace(chat, messages=await asyncio.to_thread(fitting, chat.messages, fits))
 
     async def _ids(self, text: str, add_special: bool = True, special: bool = True) -> list[int]:
         body = {"content": text, "add_special": add_special, "parse_special": special}

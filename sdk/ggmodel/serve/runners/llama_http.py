@@ -13,7 +13,16 @@ from typing import Any
 import h11
 import msgspec
 
-from ...errors import Busy, ComputeError, ConfigError, DeviceLost, Error, PromptError, Unsupported
+from ...errors import (
+    Busy,
+    ComputeError,
+    ConfigError,
+    DeviceLost,
+    Error,
+    PromptError,
+    PromptTooLong,
+    Unsupported,
+)
 from ...runner.loading.resolved import SAMPLING_KEYS
 from ...runner.sampling import DEFAULTS as SAMPLING
 from ..requests import Finished, Request, Token, TokenEvent
@@ -124,12 +133,18 @@ def _error(status: int, body: bytes) -> Error:
     message = body.decode("utf-8", "replace")[:400]
     with suppress(ValueError, KeyError, TypeError, AttributeError):
         answer = json.loads(body)
-        message = answer.get("error", answer)["message"]
+        error = answer.get("error", answer)
+        message = error["message"]
+        if error.get("type") == "exceed_context_size_error":
+            tokens, context = int(error["n_prompt_tokens"]), int(error["n_ctx"])
+            return PromptTooLong(
+                f"the prompt has {tokens} tokens, the context {context}", tokens, context
+            )
     return _ERRORS.get(status, ComputeError)(f"llama.cpp: {message}")
 
 
 # Options of requests that have other names in llama-server.
-_REST = {"max_tokens", "stop", "logprobs", "top_logprobs", "logit_bias", "num_keep"}
+_REST = {"max_tokens", "stop", "logprobs", "top_logprobs", "logit_bias", "num_keep", "truncate"}
 
 
 def body_of(request: Request, metadata: Mapping[str, Any]) -> dict[str, Any]:

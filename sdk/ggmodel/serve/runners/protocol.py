@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from ... import errors
 from ...bounds import limits
-from ...errors import DeviceLost, Error, FormatError, PromptError
+from ...errors import DeviceLost, Error, FormatError, PromptError, PromptTooLong
 from ..requests import (
     Detokenize,
     Embed,
@@ -44,6 +44,8 @@ log = logging.getLogger("ggmodel.serve")
 
 def failure_of(error: BaseException) -> Failure:
     """An error as the client is told; one that is none of ggmodel's is a defect, and is logged."""
+    if isinstance(error, PromptTooLong):
+        return Failure(type(error).__name__, str(error), error.tokens, error.context)
     if isinstance(error, Error):
         return Failure(type(error).__name__, str(error))
     log.error("a request failed with a defect of ggmodel", exc_info=error)
@@ -53,6 +55,8 @@ def failure_of(error: BaseException) -> Failure:
 def error_of(failure: Failure) -> Error:
     """The error that a process told."""
     kind = getattr(errors, failure.error, Error)
+    if kind is PromptTooLong:
+        return PromptTooLong(failure.message, failure.tokens, failure.context)
     is_error = isinstance(kind, type) and issubclass(kind, Error)
     return (kind if is_error else Error)(failure.message)
 

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from ...bounds import limits
 from ...chat.messages import LISTS, item_of
@@ -72,9 +73,9 @@ class Work:
         refused = _NOT_OPTIONS & {*request.options}
         if refused:
             raise ConfigError(f"{min(refused)} is no option of a request to a runner")
-        prompt, ending = self._prompt(request.prompt)
-        check()
         options: dict[str, Any] = dict(request.options)
+        prompt, ending = self._prompt(request.prompt, options)
+        check()
         if request.grammar is not None:
             options["grammar"] = grammar_of(request.grammar)
         generation = self.model.request(prompt, **options)  # type: ignore[arg-type]
@@ -88,10 +89,21 @@ class Work:
             started.tokens = self._scored(generation, ids, top, events.complete, check)
         return events
 
-    def _prompt(self, prompt: ChatParams | str | list[Any]) -> tuple[Any, str]:
-        """A prompt as the model takes it, and the end of the text that a template made of it."""
+    def _prompt(
+        self, prompt: ChatParams | str | list[Any], options: dict[str, Any]
+    ) -> tuple[Any, str]:
+        """A prompt as the model takes it, and the end of the text that a template made of it.
+
+        Args:
+            options: of the request. A chat is shortened here, where they want that.
+        """
         if isinstance(prompt, ChatParams):
             rendered = self._rendered(prompt)
+            if options.get("truncate"):
+                options["truncate"] = False
+                kept = self.model.fitting(prompt.messages, **_template(prompt), **options)
+                if len(kept) < len(prompt.messages):
+                    rendered = self._rendered(replace(prompt, messages=[*kept]))
             return self.model.prompts.chat(rendered), rendered.text[-_ENDING:]
         if isinstance(prompt, list):
             for part in prompt:
@@ -100,13 +112,7 @@ class Work:
         return prompt, ""
 
     def _rendered(self, chat: ChatParams) -> PromptText:
-        rendered = self.model.chat_text(
-            chat.messages,
-            tools=chat.tools,
-            template=chat.template,
-            variables=chat.variables,
-            continues=chat.continues,
-        )
+        rendered = self.model.chat_text(chat.messages, **_template(chat))
         for kind, item in rendered.items:
             _need_data(kind, item)
         return rendered
@@ -277,6 +283,12 @@ def _grammar(kind: str, text: str) -> Grammar:
 
 
 _kept_grammar, _latest_grammar = lru_cache(_GRAMMARS)(_grammar), lru_cache(1)(_grammar)
+
+
+def _template(chat: ChatParams) -> dict[str, Any]:
+    """The options of the template."""
+    names = ("tools", "template", "variables", "continues")
+    return {name: getattr(chat, name) for name in names}
 
 
 def _need_data(kind: str, item: Any) -> None:

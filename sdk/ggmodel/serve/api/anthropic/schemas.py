@@ -146,6 +146,9 @@ _TYPES = {
 
 def _error(error: Problem) -> ErrorAnswer:
     kind = "invalid_request_error" if error.status < 500 else "api_error"
+    if error.tokens:  # in the words by which its clients know that they must shorten it
+        text = f"prompt is too long: {error.tokens} tokens > {error.context} maximum"
+        return ErrorAnswer(Failed(kind, text), request_id())
     return ErrorAnswer(Failed(_TYPES.get(error.status, kind), error.message), request_id())
 
 

@@ -243,7 +243,13 @@ _EFFORTS = {"max": "high", "high": "high", "medium": "medium", "low": "low"}
 
 
 class AnswerRequest(Struct, kw_only=True):
-    """Fields of all requests that are answered by text."""
+    """Fields of all requests that are answered by text.
+
+    Attributes:
+        truncate: leave out the oldest turns of a prompt beyond the context, or the middle of one
+            without a template.
+        shift: go on when the context is full, without the older half of it. Ollama's default.
+    """
 
     model: str
     format: Format = None
@@ -253,6 +259,8 @@ class AnswerRequest(Struct, kw_only=True):
     keep_alive: KeepAlive = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
+    truncate: bool | None = None
+    shift: bool | None = None
 
     def request_options(self) -> dict[str, Any]:
         """The options of the request to a runner.
@@ -261,6 +269,9 @@ class AnswerRequest(Struct, kw_only=True):
             Refused: one has a wrong value.
         """
         options, _ = options_of(self.options)
+        options["truncate"] = self.truncate is not False
+        if self.shift:
+            options["context_shift"] = True
         return options | likely(self.logprobs, self.top_logprobs)
 
     @property

@@ -16,7 +16,7 @@ from ...endpoint import EVENTS, Answers, Call, route
 from ...errors import Refused
 from ...requests import ChatParams, Finished, GrammarSpec, Request, Token
 from ...server import Server
-from .inputs import ChatMessage, OpenAIProtocol, Sampling, converted, schema
+from .inputs import AUTO, ChatMessage, OpenAIProtocol, Sampling, converted, schema
 from .schemas import (
     OPENAI,
     CalledCustom,
@@ -73,6 +73,7 @@ class ChatRequest(Sampling, kw_only=True):
     function_call: Literal["none", "auto"] | NamedTool | None = None
     reasoning_effort: str | None = None
 
+    truncation: Literal["auto", "disabled"] | None = None
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     continue_final_message: bool | None = None
@@ -142,6 +143,10 @@ class ChatCompletions(OpenAIProtocol[ChatRequest]):
         most = params.max_completion_tokens
         most = params.max_tokens if most is None else most
         request.options = await params.options(self.runner, most)
+        if params.truncation is not None:
+            request.options["truncate"] = params.truncation == "auto"
+        if not request.options.get("truncate"):
+            self.call.remedy = AUTO
         if params.logprobs:
             request.options |= {"logprobs": True, "top_logprobs": params.top_logprobs or 0}
         await super().prepared(requests)

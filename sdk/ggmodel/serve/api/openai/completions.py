@@ -21,7 +21,7 @@ from ...infill import fill_prompt
 from ...requests import Embed, Finished, GrammarSpec, Request, Rows, Started, Token
 from ...server import Server
 from .chat import ResponseFormat
-from .inputs import Input, OpenAIProtocol, Sampling, inputs_of, only_ids, schema
+from .inputs import MIDDLE, Input, OpenAIProtocol, Sampling, inputs_of, only_ids, schema
 from .schemas import (
     OPENAI,
     EmbeddingRow,
@@ -71,6 +71,7 @@ class Completions(OpenAIProtocol[CompletionRequest]):
 
     async def read(self) -> list[Request]:
         params = self.params
+        self.call.remedy = "" if params.truncate else MIDDLE
         prompts, self.count = inputs_of(params.prompt, "prompt"), params.choices
         answers = len(prompts) * self.count
         if answers > limits.serve_prompts:

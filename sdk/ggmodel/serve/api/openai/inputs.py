@@ -20,6 +20,8 @@ from ...requests import Finished, GrammarSpec, Runner, Tokenize
 from ...tools import INPUT
 from .schemas import head
 
+AUTO = 'ask for truncation "auto", which leaves out the oldest turns'
+MIDDLE = "ask for truncate true, which leaves out its middle"
 _ID_DIGITS = 18  # of a token's id, which has 63 bits at most
 # The name of a field here and of the option of a request, where they differ.
 _OPTIONS = {

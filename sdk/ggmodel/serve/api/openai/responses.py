@@ -20,7 +20,7 @@ from ...errors import Problem, Refused
 from ...requests import ChatParams, Finished, GrammarSpec, Request, Runner, Started, Tokenize
 from ...server import Server, Stored
 from ...tools import callable_tools
-from .inputs import converted, schema
+from .inputs import AUTO, converted, schema
 from .response_items import AnswerItem, Event, Output, OutputEvent, read_items
 from .schemas import (
     OPENAI,
@@ -348,6 +348,8 @@ class Responses(ChatProtocol[ResponseRequest]):
         self._before = _previous(call, params.previous_response_id)
         self._history = await _history(params, call, self._before)
         form = _form(params.text and params.text.format)
+        if params.truncation != "auto":
+            call.remedy = AUTO
         return Request(_chat(params, self._history, call), _options(params), form)
 
     async def whole(self, replies: list[Reply]) -> ResponseAnswer:
