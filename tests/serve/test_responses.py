@@ -13,7 +13,7 @@ import pytest
 from ggmodel import limits
 from ggmodel.chat.replies import CallArguments, CallBegun, Content, Reasoning
 from ggmodel.serve.answers import ParsedToken
-from ggmodel.serve.api.openai.response_items import Output
+from ggmodel.serve.api.openai.response_output import Output
 from tests.serve.standin import InProcess
 
 ASKED: Any = {"model": "stories", "input": "A story, please.", "temperature": 0}
@@ -150,10 +150,10 @@ def test_tokens_of_a_conversation_are_counted(client: openai.OpenAI):
 WRONG: Any = [
     ({"input": 5}, "input"),
     ({"input": []}, "messages"),
-    ({"input": [{"type": "computer_call"}]}, "input[0].type"),
+    ({"input": [{"type": "call_of_a_computer"}]}, "input[0].type"),
     ({"input": [{"type": "message", "role": 5}]}, "input[0].role"),
     ({"input": [{"type": "function_call", "name": "x"}]}, "input[0].call_id"),
-    ({"tools": [{"type": "local_shell"}]}, "tools[0].type"),
+    ({"tools": [{"type": "frobnicate"}]}, "tools[0].type"),
     ({"background": True}, "background"),
     ({"text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
 ]
@@ -167,7 +167,7 @@ def test_wrong_fields_are_named(http: httpx.Client, change: Any, param: str):
 
 
 def test_items_follow_each_other_in_the_order_of_the_answer():
-    output = Output()
+    output = Output({})
     events: list[Any] = []
     for delta in (
         Reasoning("Hm"),
@@ -177,6 +177,7 @@ def test_items_follow_each_other_in_the_order_of_the_answer():
         CallArguments(0, '{"at":'),
         CallArguments(0, '"sky"}'),
         CallBegun(1, "c2", "feel"),
+        CallArguments(1, "{}"),
     ):
         events += output.take(ParsedToken([delta], None))
     events += output.end("completed")

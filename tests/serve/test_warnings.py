@@ -155,12 +155,6 @@ def test_anthropics_own_tools_are_left_out(url: str, runner: InProcess):
 @pytest.mark.parametrize(
     ("path", "body", "names"),
     [
-        (
-            "/v1/responses",
-            {"input": "Hi", "tools": [FUNCTION, {"type": "custom", "name": "apply_patch"},
-                                      {"type": "web_search"}]},
-            ["tools[1]", "'custom' ('apply_patch') is unsupported", "send a function"],
-        ),
         ("/v1/responses", {"input": "Hi", "tools": [{"type": "frobnicate"}]},
          ["'frobnicate'", "no known"]),
         ("/v1/responses", {"input": "Hi", "tools": [{"type": "function"}]}, ["tools[0]", "name"]),

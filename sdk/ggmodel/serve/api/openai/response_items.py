@@ -1,24 +1,39 @@
-"""Items of /v1/responses: messages of a request, output and events of an answer."""
+"""Items of the input of /v1/responses as messages."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
-from msgspec import Struct, structs
 
-from ....chat.replies import CallArguments, CallBegun, Content, Delta, Reasoning
-from ...answers import ParsedToken
-from ...chat_requests import Message, check_count, tool_call
+from ...chat_requests import check_count
+from ...endpoint import Call
 from ...errors import Refused, wrong_body
-from .inputs import ChatMessage, Function, ToolCall
-from .schemas import TokenLogprob, logprobs, new_id
+from .inputs import ChatMessage, CustomCall, Function, ToolCall
+from .response_tools import flat_name
 
 Item = dict[str, Any]
 
+# Types of items that answers of OpenAI's servers have, and nothing here can make use of.
+_LEFT_OUT = frozenset(
+    "web_search_call file_search_call code_interpreter_call image_generation_call mcp_call "
+    "mcp_list_tools mcp_approval_request mcp_approval_response computer_call computer_call_output "
+    "tool_search_call tool_search_output additional_tools program program_output compaction "
+    "compaction_trigger configuration_update".split()
+)
+# Types of calls, and the field of their arguments.
+_CALLS = {
+    "function_call": "arguments",
+    "custom_tool_call": "input",
+    "local_shell_call": "action",
+    "shell_call": "action",
+    "apply_patch_call": "operation",
+}
+_OUTPUTS = frozenset(f"{name}_output" for name in _CALLS)
 
-def read_items(items: str | list[Item] | None) -> list[ChatMessage]:
-    """The messages of an input.
+
+def read_items(items: str | list[Item] | None, call: Call) -> list[ChatMessage]:
+    """The messages of an input. Warns of items of OpenAI's servers, which are left out.
 
     Raises:
         Refused: an item is wrong, or of an unsupported type.
@@ -36,17 +51,17 @@ def read_items(items: str | list[Item] | None) -> list[ChatMessage]:
         elif kind == "reasoning":
             reasoning = _reasoning(item)
             continue
-        elif kind == "function_call":
-            message = _call(item, where, messages)
-        elif kind == "function_call_output":
-            id = _text(item, "call_id", where)
-            output = item.get("output")
-            content = output if isinstance(output, (str, list)) else ""
-            message = ChatMessage("tool", content, tool_call_id=id)
+        elif kind in _CALLS:
+            message = _call(item, kind, where, messages)
+        elif kind in _OUTPUTS:
+            message = _output(item, where)
+        elif kind in _LEFT_OUT:
+            call.warn(f"{where}: {kind!a:.60} is left out")
+            continue
         else:
             raise Refused(
                 f"{where}.type: {kind!r:.50} is unsupported; supported are message, reasoning, "
-                "function_call and function_call_output",
+                f"{', '.join(_CALLS)} and their outputs",
                 param=f"{where}.type",
             )
         if message is None:  # it went into the message before
@@ -66,20 +81,36 @@ def _message(item: Item, where: str) -> ChatMessage:
         raise Refused(f"{where}.{wrong}", param=param) from None
 
 
-def _call(item: Item, where: str, before: list[ChatMessage]) -> ChatMessage | None:
+def _call(item: Item, kind: str, where: str, before: list[ChatMessage]) -> ChatMessage | None:
     """A message with a call; None if the message before took it, since it is the model's, too."""
-    arguments = item.get("arguments")
-    call = ToolCall(
-        Function(
-            _text(item, "name", where), arguments if isinstance(arguments, (str, dict)) else None
-        ),
-        _text(item, "call_id", where),
-    )
+    arguments, id = item.get(_CALLS[kind]), _text(item, "call_id", where)
+    if kind in ("function_call", "custom_tool_call"):
+        name = flat_name(_text(item, "name", where), item.get("namespace"))
+    else:
+        name = kind.removesuffix("_call")
+    if kind == "custom_tool_call":
+        call = ToolCall(id=id, custom=CustomCall(name, _text(item, "input", where)))
+    else:
+        if kind == "local_shell_call" and isinstance(arguments, dict):
+            arguments = {key: value for key, value in arguments.items() if key != "type"}
+        known = arguments if isinstance(arguments, (str, dict)) else None
+        call = ToolCall(Function(name, known), id)
     last = before[-1] if before else None
     if last is not None and last.role == "assistant":
         last.tool_calls = [*(last.tool_calls or ()), call]
         return None
     return ChatMessage("assistant", tool_calls=[call])
+
+
+def _output(item: Item, where: str) -> ChatMessage:
+    """The result of a call: a text, parts of a content, or what a shell or patch came to."""
+    by_id = item["type"] == "local_shell_call_output" and "call_id" not in item
+    id, output = _text(item, "id" if by_id else "call_id", where), item.get("output")
+    if item["type"] == "apply_patch_call_output":
+        output = "\n".join(str(one) for one in (item.get("status"), output) if one)
+    elif item["type"] == "shell_call_output":
+        output = msgspec.json.encode(output).decode()
+    return ChatMessage("tool", output if isinstance(output, (str, list)) else "", tool_call_id=id)
 
 
 def _reasoning(item: Item) -> str:
@@ -93,211 +124,3 @@ def _text(item: Item, name: str, where: str) -> str:
     if not isinstance(value, str):
         raise Refused(f"{where}.{name}: expected a text", param=f"{where}.{name}")
     return value
-
-
-class OutputText(Struct, tag="output_text"):
-    text: str
-    annotations: list[dict[str, Any]]
-    logprobs: list[TokenLogprob]
-
-
-class ReasoningText(Struct, tag="reasoning_text"):
-    text: str
-
-
-Status = Literal["in_progress", "completed", "incomplete"]
-
-
-class OutputItem(Struct, kw_only=True):
-    """A part of an answer, with an id of its own."""
-
-    id: str
-    status: Status = "in_progress"
-
-
-class MessageItem(OutputItem, kw_only=True, tag="message"):
-    role: Literal["assistant"] = "assistant"
-    content: list[OutputText] = []
-
-
-class ReasoningItem(OutputItem, kw_only=True, tag="reasoning"):
-    summary: list[dict[str, Any]] = []
-    content: list[ReasoningText] = []
-
-
-class FunctionCall(OutputItem, kw_only=True, tag="function_call"):
-    """Arguments are JSON text."""
-
-    call_id: str
-    name: str
-    arguments: str = ""
-
-
-AnswerItem = MessageItem | ReasoningItem | FunctionCall
-
-
-class Event(Struct, kw_only=True):
-    """An event of a stream.
-
-    Attributes:
-        sequence_number: from 0.
-    """
-
-    sequence_number: int = 0
-
-
-class OutputItemAdded(Event, kw_only=True, tag="response.output_item.added"):
-    output_index: int
-    item: AnswerItem
-
-
-class OutputItemDone(OutputItemAdded, kw_only=True, tag="response.output_item.done"):
-    pass
-
-
-class ItemEvent(Event, kw_only=True):
-    """An event of the item under way."""
-
-    item_id: str
-    output_index: int
-
-
-class ContentEvent(ItemEvent, kw_only=True):
-    content_index: int = 0
-
-
-class ContentPartAdded(ContentEvent, kw_only=True, tag="response.content_part.added"):
-    part: OutputText
-
-
-class ContentPartDone(ContentPartAdded, kw_only=True, tag="response.content_part.done"):
-    pass
-
-
-class OutputTextDelta(ContentEvent, kw_only=True, tag="response.output_text.delta"):
-    delta: str
-    logprobs: list[TokenLogprob]
-
-
-class OutputTextDone(ContentEvent, kw_only=True, tag="response.output_text.done"):
-    text: str
-    logprobs: list[TokenLogprob]
-
-
-class ReasoningTextDelta(ContentEvent, kw_only=True, tag="response.reasoning_text.delta"):
-    delta: str
-
-
-class ReasoningTextDone(ContentEvent, kw_only=True, tag="response.reasoning_text.done"):
-    text: str
-
-
-class ArgumentsDelta(ItemEvent, kw_only=True, tag="response.function_call_arguments.delta"):
-    delta: str
-
-
-class ArgumentsDone(ItemEvent, kw_only=True, tag="response.function_call_arguments.done"):
-    arguments: str
-    name: str
-
-
-OutputEvent = (
-    OutputItemAdded
-    | OutputItemDone
-    | ContentPartAdded
-    | ContentPartDone
-    | OutputTextDelta
-    | OutputTextDone
-    | ReasoningTextDelta
-    | ReasoningTextDone
-    | ArgumentsDelta
-    | ArgumentsDone
-)
-
-
-class Output:
-    """The items of an answer: thoughts, texts and calls in the order in which they come.
-
-    Attributes:
-        items: those that are complete, at the end all of them.
-    """
-
-    def __init__(self) -> None:
-        self.items: list[AnswerItem] = []
-        self._item: AnswerItem | None = None
-        self._texts: list[str] = []
-        self._logprobs: list[TokenLogprob] = []
-
-    def message(self) -> Message:
-        """All items as the model's message of a conversation."""
-        texts = [one.content[0].text for one in self.items if isinstance(one, MessageItem)]
-        thoughts = [one.content[0].text for one in self.items if isinstance(one, ReasoningItem)]
-        calls = [one for one in self.items if isinstance(one, FunctionCall)]
-        message: Message = {"role": "assistant", "content": "".join(texts)}
-        if thoughts := "".join(thoughts):
-            message["reasoning_content"] = thoughts
-        if calls:
-            message["tool_calls"] = [tool_call(c.call_id, c.name, c.arguments) for c in calls]
-        return message
-
-    def take(self, parsed: ParsedToken) -> list[OutputEvent]:
-        """Adds what a token added. Returns the events of that."""
-        events: list[OutputEvent] = []
-        tokens = [] if parsed.token is None else logprobs([parsed.token])
-        for delta in parsed.deltas:
-            events += self._taken(delta, tokens)
-            tokens = []
-        return events
-
-    def _taken(self, delta: Delta, tokens: list[TokenLogprob]) -> list[OutputEvent]:
-        if isinstance(delta, CallBegun):
-            return self._opened(FunctionCall(id=new_id("fc_"), call_id=delta.id, name=delta.name))
-        if isinstance(delta, CallArguments):
-            self._texts.append(delta.text)
-            return [ArgumentsDelta(**self._place, delta=delta.text)]
-        events: list[OutputEvent] = []
-        if isinstance(delta, Reasoning):
-            if not isinstance(self._item, ReasoningItem):
-                events = self._opened(ReasoningItem(id=new_id("rs_")))
-            self._texts.append(delta.text)
-            return [*events, ReasoningTextDelta(**self._place, delta=delta.text)]
-        assert isinstance(delta, Content)
-        if not isinstance(self._item, MessageItem):
-            events = self._opened(MessageItem(id=new_id("msg_")))
-            events.append(ContentPartAdded(**self._place, part=OutputText("", [], [])))
-        self._texts.append(delta.text)
-        self._logprobs += tokens
-        return [*events, OutputTextDelta(**self._place, delta=delta.text, logprobs=tokens)]
-
-    @property
-    def _place(self) -> dict[str, Any]:
-        return {"item_id": self._item and self._item.id, "output_index": len(self.items)}
-
-    def _opened(self, item: AnswerItem) -> list[OutputEvent]:
-        events = self.end("completed")
-        self._item = item
-        added = OutputItemAdded(output_index=len(self.items), item=structs.replace(item))
-        return [*events, added]
-
-    def end(self, status: Status) -> list[OutputEvent]:
-        """Completes the item under way. Returns the events of that."""
-        item = self._item
-        if item is None:
-            return []
-        text, events = "".join(self._texts), list[OutputEvent]()
-        if isinstance(item, FunctionCall):
-            item.arguments = text or "{}"
-            events.append(ArgumentsDone(**self._place, arguments=item.arguments, name=item.name))
-        elif isinstance(item, ReasoningItem):
-            item.content = [ReasoningText(text)]
-            events.append(ReasoningTextDone(**self._place, text=text))
-        else:
-            part = OutputText(text, [], self._logprobs)
-            item.content = [part]
-            events.append(OutputTextDone(**self._place, text=text, logprobs=self._logprobs))
-            events.append(ContentPartDone(**self._place, part=part))
-        item.status = status
-        events.append(OutputItemDone(output_index=len(self.items), item=item))
-        self.items.append(item)
-        self._item, self._texts, self._logprobs = None, [], []
-        return events

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import aclosing
 from functools import cached_property
 from typing import Any, Literal, TypeVar
@@ -19,9 +19,10 @@ from ...endpoint import EVENTS, JSON, Answers, Call, Handler, named_event, route
 from ...errors import Problem, Refused
 from ...requests import ChatParams, Finished, GrammarSpec, Request, Runner, Started, Tokenize
 from ...server import Server, Stored
-from ...tools import callable_tools
 from .inputs import AUTO, converted, schema
-from .response_items import AnswerItem, Event, Output, OutputEvent, read_items
+from .response_items import read_items
+from .response_output import AnswerItem, Event, Output, OutputEvent
+from .response_tools import ResponseChoice, ResponseTool, ResponseTools
 from .schemas import (
     OPENAI,
     InputDetails,
@@ -33,6 +34,7 @@ from .schemas import (
     new_id,
     usage,
 )
+from .tools import ToolChoiceMode
 
 T = TypeVar("T")
 _WITH_LOGPROBS = "message.output_text.logprobs"
@@ -55,19 +57,6 @@ class ReasoningOptions(Struct):
     summary: str | None = None
 
 
-class ResponseTool(Struct):
-    type: str
-    name: str | None = None
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
-class Choice(Struct):
-    type: str
-    name: str | None = None
-
-
 class ResponseRequest(Struct, kw_only=True):
     """A request. The last line is no field of OpenAI's."""
 
@@ -86,7 +75,7 @@ class ResponseRequest(Struct, kw_only=True):
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None
     tools: list[ResponseTool] | None = None
-    tool_choice: Literal["none", "auto", "required"] | Choice | None = None
+    tool_choice: ToolChoiceMode | ResponseChoice | None = None
     parallel_tool_calls: bool | None = None
     truncation: Literal["auto", "disabled"] | None = None
     metadata: dict[str, str] | None = None
@@ -127,7 +116,7 @@ class ResponseAnswer(Struct, kw_only=True, tag_field="object", tag="response"):
     store: bool
     temperature: float | None
     text: dict[str, dict[str, Any]]
-    tool_choice: Literal["none", "auto", "required"] | Choice
+    tool_choice: ToolChoiceMode | ResponseChoice
     tools: list[ResponseTool]
     top_p: float | None
     truncation: Literal["auto", "disabled"]
@@ -260,7 +249,7 @@ def _previous(call: Call, id: str | None) -> Stored | None:
 
 async def _history(params: ResponseRequest, call: Call, before: Stored | None) -> list[Message]:
     """The messages that were kept, and the new ones; without the instructions."""
-    own = await converted(read_items(params.input), call.fetch, "input")
+    own = await converted(read_items(params.input, call), call.fetch, "input")
     return [*(before.history if before else ()), *own]
 
 
@@ -279,29 +268,18 @@ def _options(params: ResponseRequest) -> dict[str, Any]:
     return options
 
 
-def _chat(params: ResponseRequest, history: list[Message], call: Call) -> ChatParams:
+def _chat(params: ResponseRequest, history: list[Message], tools: Mapping[str, Any]) -> ChatParams:
     variables = dict(params.chat_template_kwargs or {})
     if params.reasoning is not None and params.reasoning.effort is not None:
         variables.setdefault("reasoning_effort", params.reasoning.effort)
         if params.reasoning.effort == "none":
             variables.setdefault("enable_thinking", False)
-    tools = callable_tools("OpenAI", params.tools, call)
-    choice = params.tool_choice or "auto"
-    if isinstance(choice, Choice) and choice.type != "function":
-        raise Refused(
-            f"tool_choice.type: {choice.type!a:.60} is unsupported; give 'auto', 'none', "
-            "'required', or a function with its name",
-            param="tool_choice.type",
-        )
     first = [{"role": "system", "content": params.instructions}] if params.instructions else []
     return ChatParams(
         [*first, *history],
-        tools=[_schema_of(tool) for tool in tools],
         variables=variables,
-        choice="required" if isinstance(choice, Choice) else choice,
-        function=choice.name or None if isinstance(choice, Choice) else None,
         parallel=params.parallel_tool_calls is not False,
-        strict=any(tool.strict for tool in tools),
+        **tools,
     )
 
 
@@ -315,15 +293,6 @@ def _form(form: Format | None) -> GrammarSpec | None:
     return schema(form.schema)
 
 
-def _schema_of(tool: ResponseTool) -> dict[str, Any]:
-    function: dict[str, Any] = {
-        "name": tool.name,
-        "description": tool.description or "",
-        "parameters": tool.parameters or {"type": "object", "properties": {}},
-    }
-    return {"type": "function", "function": function}
-
-
 class Responses(ChatProtocol[ResponseRequest]):
     """A response, which is kept."""
 
@@ -331,7 +300,8 @@ class Responses(ChatProtocol[ResponseRequest]):
 
     def __init__(self, call: Call, params: ResponseRequest):
         super().__init__(call, params)
-        self._items, self._events = Output(), 0
+        self._tools = ResponseTools.of(params.tools, call)
+        self._items, self._events = Output(self._tools.callees), 0
         call.interruption = self._failed
 
     def loading(self) -> dict[str, Any]:
@@ -350,7 +320,8 @@ class Responses(ChatProtocol[ResponseRequest]):
         form = _form(params.text and params.text.format)
         if params.truncation != "auto":
             call.remedy = AUTO
-        return Request(_chat(params, self._history, call), _options(params), form)
+        tools = self._tools.choose(params.tool_choice)
+        return Request(_chat(params, self._history, tools), _options(params), form)
 
     async def whole(self, replies: list[Reply]) -> ResponseAnswer:
         (reply,) = replies

@@ -25,11 +25,11 @@ class Grammar(Struct):
     definition: str
 
 
-class CustomFormat(Struct):
+class CustomFormat(Struct, omit_defaults=True):
     """The text of a custom tool's calls; the grammar is an object in chats, and flat in
     responses."""
 
-    type: Literal["text", "grammar"] = "text"
+    type: Literal["text", "grammar"]
     grammar: Grammar | None = None
     syntax: Literal["lark", "regex"] | None = None
     definition: str | None = None
@@ -44,6 +44,9 @@ class CustomFormat(Struct):
         if self.syntax is None or self.definition is None:
             raise Refused("tools: the grammar of a custom tool has no definition", param="tools")
         return self.syntax, self.definition
+
+
+TEXT = CustomFormat("text")
 
 
 class CustomTool(Struct):
@@ -102,7 +105,7 @@ def chat_tools(tools: list[Tool] | None, call: Call) -> ToolSet:
             own = tool.custom
             if own is None or not own.name:
                 raise Refused("tools: a custom tool has no name", param="tools")
-            rules = (own.format or CustomFormat()).rules
+            rules = (own.format or TEXT).rules
             functions.append(custom(own.name, own.description, *rules))
             customs.append(own.name)
     return ToolSet(functions, customs)
@@ -133,7 +136,7 @@ def choose(tools: ToolSet, choice: ToolChoiceMode | ToolChoice | None) -> dict[s
     return chosen(tools, mode, name)
 
 
-def chosen(tools: ToolSet, mode: ToolChoiceMode, name: str | None) -> dict[str, Any]:
+def chosen(tools: ToolSet, mode: ToolChoiceMode, name: str | None = None) -> dict[str, Any]:
     """The fields of `ChatParams` that are about tools."""
     fields: dict[str, Any] = {"tools": tools.functions, "custom": tools.customs}
     return {**fields, "choice": mode, "function": name, "strict": tools.strict}
