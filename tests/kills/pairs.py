@@ -25,13 +25,16 @@ from pathlib import Path
 from ggmodel import Error
 from ggmodel.errors import ModelNotFound
 from ggmodel.names import derived, find_stored, pull, remove
+from ggmodel.names.blobs import blob_path, receive_blob
 from ggmodel.names.hub_cache import HubCache, roots
+from ggmodel.names.layers import DerivedModel
 from tests.children import wait
 from tests.names.hub_server import Hub, serving
+from tests.names.stores import EMPTY
 
 NAMES, REPO = ("a", "b", "c"), "org/repo"
 TAGS = ("Q8_0", "Q4_K_M")  # models of the repository, which share a projector
-CONTENTS = tuple(b"GGUF" + bytes([i]) * 50_000 for i in range(3))
+CONTENTS = tuple(EMPTY + bytes([i]) * 50_000 for i in range(3))
 FILES = {f"m-{tag}.gguf": b"GGUF of " + tag.encode() for tag in TAGS}
 FILES["mmproj-F16.gguf"] = b"GGUF that sees"
 KILLED, JITTER, PATIENCE = 0.1, 0.01, 60.0  # share; seconds before a writer begins; for its end
@@ -61,13 +64,13 @@ class Operation:
         work[self.way]()
 
     def _upload(self) -> None:
-        with derived.receive_blob(digest(CONTENTS[self.content])) as blob:
+        with receive_blob(digest(CONTENTS[self.content])) as blob:
             blob.write(CONTENTS[self.content])
 
     def _create(self) -> None:
         self._upload()
         files = {"m.gguf": digest(CONTENTS[self.content])}
-        derived.create(self.target, derived.DerivedModel(files=files))
+        derived.create(self.target, DerivedModel(files=files))
 
     def _remove(self) -> None:
         models = {model.name: model for model in HubCache().stored()}
@@ -95,7 +98,7 @@ class Operation:
     def holds(self) -> bool:
         """Whether its effect is there, if nothing has undone it."""
         if self.way == "upload":
-            return derived.blob_path(digest(CONTENTS[self.content])).is_file()
+            return blob_path(digest(CONTENTS[self.content])).is_file()
         if self.way in ("create", "copy"):
             return find_stored(self.target) is not None
         if self.way == "pull":
@@ -182,7 +185,7 @@ def broken_files() -> list[str]:
     contents = {hashlib.sha256(data).hexdigest() for data in FILES.values()}
     links = [p for p in (roots()[0]).glob("models--*/snapshots/*/*") if p.is_symlink()]
     wrong = [f"{p} is broken" for p in links if not p.exists() or _sha256(p) not in contents]
-    blobs = {derived.blob_path(d): m for m in derived._manifests() for d in derived._digests(m)}
+    blobs = {blob_path(d): m for m in derived._manifests() for d in derived._digests(m)}
     for blob, manifest in blobs.items():
         if not blob.is_file() or f"sha256-{_sha256(blob)}" != blob.name:
             wrong.append(f"{blob.name} of {manifest} is missing or damaged")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 HOST = "registry.example"
+EMPTY = b"GGUF" + struct.pack("<IQQ", 3, 0, 0)  # a GGUF file without tensors and metadata
 
 
 def digest(data: bytes) -> str:

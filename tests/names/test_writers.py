@@ -13,18 +13,20 @@ import pytest
 
 from ggmodel.errors import ModelNotFound, WriteError
 from ggmodel.names import derived, find_stored
+from ggmodel.names.blobs import receive_blob
+from ggmodel.names.layers import DerivedModel
 from ggmodel.storage import locked
 from tests.children import ROOT
 
 from .conftest import Homes
-from .stores import digest
+from .stores import EMPTY, digest
 
-DATA = b"GGUF of a model"
-FILES = derived.DerivedModel(files={"m.gguf": f"sha256:{digest(DATA)}"})
+DATA = EMPTY
+FILES = DerivedModel(files={"m.gguf": f"sha256:{digest(DATA)}"})
 
 
 def upload() -> None:
-    with derived.receive_blob(f"sha256:{digest(DATA)}") as blob:
+    with receive_blob(f"sha256:{digest(DATA)}") as blob:
         blob.write(DATA)
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from ggmodel import names
 from ggmodel.errors import ModelNotFound
-from ggmodel.names import derived
+from ggmodel.names import blobs
 from ggmodel.serve.api.ollama import manage
 from tests.serve.conftest import ASSETS, connected
 from tests.serve.standin import InProcessModels
@@ -214,13 +214,18 @@ def test_capitals_make_no_other_name(manager: ollama.Client, home: Path):
 @pytest.mark.parametrize(
     ("body", "status", "what"),
     [
-        ({"model": "x"}, 400, "give one of both"),
-        ({"model": "x", "from": "nothing"}, 404, "'nothing' is in a store"),
-        ({"model": "x", "from": "/etc/passwd"}, 404, "'/etc/passwd' is in a store"),
+        ({"model": "x"}, 400, "neither 'from' or 'files' was specified"),
+        ({"model": "x", "from": "y", "files": {"a": DIGEST}}, 400, "both 'from' and 'files'"),
+        ({"model": "x", "from": "nothing"}, 404, "model 'nothing' not found"),
+        ({"model": "x", "from": "/etc/passwd"}, 404, "model '/etc/passwd' not found"),
         ({"model": "../x", "files": {"a": DIGEST}}, 400, "no name for a model"),
         ({"model": "x", "files": {"a": DIGEST}}, 404, "send it first"),
-        ({"model": "x", "files": {"a": "sha256:../../etc"}}, 400, "no digest"),
-        ({"model": "x", "from": "y", "quantize": "q4_0"}, 400, "ggmodel quantize"),
+        ({"model": "x", "files": {"a": "sha256:../../etc"}}, 400, "invalid digest format"),
+        ({"model": "x", "files": {"../a": DIGEST}}, 400, "file path must be relative"),
+        ({"model": "x", "files": {"/a": DIGEST}}, 400, "file path must be relative"),
+        ({"model": "x", "from": "stories", "quantize": "q9"}, 400, "no type 'q9'"),
+        ({"model": "x", "from": "stories", "template": "{{ .X"}, 400, "the template"),
+        ({"model": "x", "from": "stories", "license": 1}, 400, "license"),
     ],
 )
 def test_what_cannot_be_made(
@@ -243,8 +248,8 @@ def test_a_blob_of_another_digest_is_not_kept(manager: ollama.Client, home: Path
 def test_uploads_of_unknown_length_stop_before_the_disk_is_full(
     manager: ollama.Client, home: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(derived, "_EVERY", 1 << 20, raising=False)
-    monkeypatch.setattr(derived.shutil, "disk_usage", lambda _: SimpleNamespace(free=65 << 20))
+    monkeypatch.setattr(blobs, "_EVERY", 1 << 20)
+    monkeypatch.setattr(blobs.shutil, "disk_usage", lambda _: SimpleNamespace(free=65 << 20))
     data = b"x" * (5 << 20)
     url = f"/api/blobs/sha256:{hashlib.sha256(data).hexdigest()}"
     answer = manager._client.post(url, content=(data[:65536] for _ in range(80)))

@@ -3,11 +3,14 @@ other commands its template, system message, options, licences and conversation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..errors import ConfigError
 from ..runner.loading.resolved import ResolvedModel
 from .ollama import (
     OWN_STORE,
@@ -60,6 +63,79 @@ class Modelfile:
         lines += [f"LICENSE {_quoted(text)}" for text in self.licenses]
         lines += [f"MESSAGE {m['role']} {_quoted(m['content'])}" for m in self.messages]
         return "".join(f"{line}\n" for line in lines)
+
+
+_ROLES = ("system", "user", "assistant")
+_FIELDS = {"FROM": "bases", "ADAPTER": "adapters", "LICENSE": "licenses"}
+_TEXTS = {"TEMPLATE": "template", "SYSTEM": "system"}
+_IGNORED = ("RENDERER", "PARSER", "REQUIRES", "DRAFT")  # of Ollama's own engine
+_COMMANDS = (*_FIELDS, *_TEXTS, "PARAMETER", "MESSAGE")
+
+
+def read(text: str) -> Modelfile:
+    """The content of a Modelfile. Values may be in quotes, or in three, and have several lines.
+
+    Raises:
+        ConfigError: a line is none of it (named), or FROM is missing.
+    """
+    found: dict[str, Any] = {"parameters": {}, "messages": []}
+    for number, command, rest in _commands(text.removeprefix("\ufeff")):
+        name, _, value = rest.partition(" ")
+        if command in _FIELDS:
+            found.setdefault(_FIELDS[command], []).append(_unquoted(rest))
+        elif command in _TEXTS:
+            found[_TEXTS[command]] = _unquoted(rest)
+        elif command == "PARAMETER":
+            word = _unquoted(value.strip())
+            if name == "stop":
+                found["parameters"].setdefault(name, []).append(word)
+            else:
+                found["parameters"][name] = _value(word)
+        elif command == "MESSAGE" and name in _ROLES:
+            found["messages"].append({"role": name, "content": _unquoted(value.strip())})
+        elif command == "MESSAGE":
+            raise ConfigError(f"line {number}: a message's role is one of {', '.join(_ROLES)}")
+        elif command not in _IGNORED:
+            raise ConfigError(
+                f"line {number}: {command[:40]!r} is no command; one of {', '.join(_COMMANDS)} is"
+            )
+    if "bases" not in found:
+        raise ConfigError("there is no FROM line; FROM names a model, or the path of a GGUF file")
+    return Modelfile(**found)
+
+
+def _commands(text: str) -> Iterator[tuple[int, str, str]]:
+    """The number of the line, the command and what follows it, quotes included."""
+    lines = enumerate(io.StringIO(text), 1)  # lines end with \n alone
+    for number, line in lines:
+        command, _, rest = line.strip().replace("\t", " ", 1).partition(" ")
+        if not command or command.startswith("#"):
+            continue
+        command, rest = command.upper(), line.lstrip()[len(command) :].lstrip(" \t")
+        first = rest.partition(" ")[2].lstrip() if command in ("PARAMETER", "MESSAGE") else rest
+        mark = '"""' if first.startswith('"""') else '"' if first.startswith('"') else ""
+        value = first
+        while mark and not (value.rstrip().endswith(mark) and len(value.rstrip()) >= 2 * len(mark)):
+            _, more = next(lines, (0, ""))
+            if not more:
+                raise ConfigError(
+                    f"line {number}: the text of {command} has no end; close it with {mark}"
+                )
+            value, rest = value + more, rest + more
+        yield number, command, rest.rstrip()
+
+
+def _unquoted(text: str) -> str:
+    mark = '"""' if text.startswith('"""') else '"' if text.startswith('"') else ""
+    return text[len(mark) : -len(mark)] if mark else text
+
+
+def _value(word: str) -> Any:
+    """The number or truth value that a word stands for, else the word."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(word)
+    return {"true": True, "false": False}.get(word.lower(), word)
 
 
 def _quoted(text: str) -> str:

@@ -7,19 +7,21 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from starlette.routing import Route
 
 from ....errors import ModelNotFound, Unsupported
-from ....names import derived, pull, removable, remove
+from ....names import ResolvedModel, derived, find, pull, removable, remove
+from ....names.blobs import Step, blob_path, check_room, receive_blob
+from ....names.layers import DerivedModel
 from ...endpoint import LINES, TEXT, Answers, Call, Handler, line, route
 from ...errors import Refused
-from ...pool import same_name
+from ...pool import best_name, same_name
 from ...server import Server
 from .inference import ChatMessage
 from .schemas import OLLAMA, Status
 
-_STEP = 0.005  # share of a download after which it is reported again
+_STEP = 0.005  # share of a step after which it is reported again
 
 
 class NameRequest(Struct, kw_only=True):
@@ -48,7 +50,8 @@ class CopyRequest(Struct):
 
 
 class CreateRequest(NameRequest, kw_only=True, rename={"base": "from"}):
-    """A model made from another one (`from`), or from blobs (`files`: name → digest)."""
+    """A model made from another one (`from`), or from blobs (`files`: name → digest).
+    `quantization` is the older word for `quantize`."""
 
     base: str | None = None
     files: dict[str, str] | None = None
@@ -57,7 +60,9 @@ class CreateRequest(NameRequest, kw_only=True, rename={"base": "from"}):
     system: str | None = None
     parameters: dict[str, Any] | None = None
     messages: list[ChatMessage] | None = None
+    license: str | list[str] | None = None
     quantize: str | None = None
+    quantization: str | None = None
 
 
 def routes(server: Server) -> list[Route]:
@@ -88,14 +93,12 @@ async def create(call: Call) -> None:
     """Make a model of another one, or of blobs, in Ollama's format."""
     params = await call.decode(CreateRequest)
     _allow(call)
-    if params.quantize:
-        raise Unsupported("quantize: is unsupported here; `ggmodel quantize` writes such a file")
-    name, model = params.target, _derived_model(params)
+    name, base = params.target, params.base
+    model = _derived_model(params, await _origin(call, base) if base else "")
     await asyncio.to_thread(derived.check, name, model)
 
-    def work(report: Callable[[str], None]) -> object:
-        report("using existing layers")
-        return derived.create(name, model)
+    def work(report: Callable[[Step], None]) -> object:
+        return derived.create(name, model, report)
 
     await _in_thread(call, params, work, changes=name)
 
@@ -104,9 +107,20 @@ async def copy(call: Call) -> None:
     """Give a model another name, in Ollama's format."""
     params = await call.decode(CopyRequest)
     _allow(call)
-    await asyncio.to_thread(derived.copy, params.source, params.destination)
+    source = await _origin(call, params.source)
+    await asyncio.to_thread(derived.copy, source, params.destination)
     await call.server.models.changed(params.destination)
     await call.reply(b"", "text/plain")
+
+
+async def _origin(call: Call, name: str) -> str | ResolvedModel:
+    """The model that another one is made from: one that was named at start, or a store's."""
+    listed = await call.server.models.listed()
+    best = best_name(name, (one.name for one in listed))
+    served = next((one for one in listed if one.name == best), None)
+    if served is None or "store" in served.details:
+        return name
+    return await asyncio.to_thread(find, served.source or served.path, download=False)
 
 
 async def delete(call: Call) -> None:
@@ -127,7 +141,7 @@ async def delete(call: Call) -> None:
 
 async def has_blob(call: Call) -> None:
     """Tell whether a blob is here."""
-    if not derived.blob_path(call.path["digest"]).is_file():
+    if not blob_path(call.path["digest"]).is_file():
         raise ModelNotFound("there is no such blob")
     await call.reply(b"", "text/plain")
 
@@ -136,12 +150,12 @@ async def put_blob(call: Call) -> None:
     """Take a blob, such as a GGUF file, for /api/create."""
     _allow(call)
     digest = call.path["digest"]
-    if derived.blob_path(digest).is_file():
+    if blob_path(digest).is_file():
         await call.reply(b"", "text/plain")
         return
     length = int(call.headers.get("content-length") or 0)
-    await asyncio.to_thread(derived.check_room, length)
-    with derived.receive_blob(digest) as blob:
+    await asyncio.to_thread(check_room, length)
+    with receive_blob(digest) as blob:
         async for chunk in call.chunks():
             await asyncio.to_thread(blob.write, chunk)
     await call.reply(b"", "text/plain", 201)
@@ -152,35 +166,30 @@ def _allow(call: Call) -> None:
         raise Refused("this server changes no models; start it with --manage", 403)
 
 
-def _derived_model(params: CreateRequest) -> derived.DerivedModel:
-    return derived.DerivedModel(
-        base=params.base or "",
+def _derived_model(params: CreateRequest, base: str | ResolvedModel) -> DerivedModel:
+    texts = [params.license] if isinstance(params.license, str) else params.license or []
+    return DerivedModel(
+        base=base,
         files=params.files or {},
         adapters=params.adapters or {},
         template=params.template or "",
         system=params.system or "",
         params=params.parameters or {},
         messages=[{"role": m.role, "content": m.content or ""} for m in params.messages or ()],
+        licenses=[text for text in texts if text],
+        quantize=params.quantize or params.quantization or "",
     )
 
 
-def _shares(name: str, report: Callable[[str], None]) -> Callable[[float], None]:
+def _shares(name: str, report: Callable[[Step], None]) -> Callable[[float], None]:
     """Reports the progress of a download in steps."""
-    reported = -1.0
-
-    def progress(share: float) -> None:
-        nonlocal reported
-        if share - reported >= _STEP:
-            reported = share
-            report(f"pulling {name}: {share:.1%}")
-
-    return progress
+    return lambda share: report(Step(f"pulling {name}: {share:.1%}"))
 
 
 async def _in_thread(
     call: Call,
     params: NameRequest,
-    work: Callable[[Callable[[str], None]], object],
+    work: Callable[[Callable[[Step], None]], object],
     changes: str | None = None,
 ) -> None:
     """Does work in a thread; its steps are the lines of a stream, where one is wanted.
@@ -188,16 +197,25 @@ async def _in_thread(
     Args:
         changes: the name that stands for something else afterwards.
     """
-    loop, steps = asyncio.get_running_loop(), asyncio.Queue[str | None]()
+    loop, steps = asyncio.get_running_loop(), asyncio.Queue[Step | None]()
+    last = Step("")
 
-    def report(step: str | None) -> None:
+    def put(step: Step | None) -> None:
         loop.call_soon_threadsafe(steps.put_nowait, step)
+
+    def report(step: Step) -> None:
+        nonlocal last
+        came = step.completed - last.completed
+        done = step.completed == step.total
+        if step.status != last.status or done or came >= _STEP * step.total:
+            last = step
+            put(step)
 
     def run() -> None:
         try:
             work(report)
         finally:
-            report(None)
+            put(None)
 
     async def done() -> None:
         await loop.run_in_executor(call.server.changes, run)
@@ -212,6 +230,13 @@ async def _in_thread(
         return
     async with call.stream(LINES):
         while (step := await steps.get()) is not None:
-            await call.send_all([line(Status(step))])
+            await call.send_all([line(_status(step))])
         await task
         await call.send_all([line(Status())])
+
+
+def _status(step: Step) -> Status:
+    digest = step.digest or UNSET
+    if not step.total:
+        return Status(step.status, digest)
+    return Status(step.status, digest, step.total, step.completed)

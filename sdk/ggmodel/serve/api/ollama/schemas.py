@@ -152,7 +152,12 @@ class ShownModel(Struct, kw_only=True):
 
 
 class Status(Struct):
+    """A step of a change. Bytes come with the steps that have a share."""
+
     status: str = "success"
+    digest: str | UnsetType = UNSET
+    total: int | UnsetType = UNSET
+    completed: int | UnsetType = UNSET
 
 
 _UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
