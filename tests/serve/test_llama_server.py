@@ -99,18 +99,6 @@ def test_tokens_that_are_ruled_out_are_told(http: httpx.Client):
         assert all(one["bias"] is None for one in biases)  # −∞
 
 
-def test_slots_are_told(http: httpx.Client, runner: InProcess, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(runner, "running", 3)
-    found = http.get("/slots").json()
-    assert [one["is_processing"] for one in found] == [True, True, True, False]
-    assert [one["id"] for one in found] == [0, 1, 2, 3]
-    assert found[0]["n_ctx"] == 512
-    assert http.get("/slots?fail_on_no_slot=1").json() == found
-    monkeypatch.setattr(runner, "running", 4)
-    assert http.get("/slots").status_code == 200
-    assert http.get("/slots?fail_on_no_slot=1").status_code == 503
-
-
 def test_a_chat_is_counted(http: httpx.Client):
     asked = {"messages": [{"role": "user", "content": "Tell me a story."}], "max_tokens": 4}
     answer = http.post("/chat/completions", json=asked).json()

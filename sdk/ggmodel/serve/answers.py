@@ -77,6 +77,8 @@ class Answer:
             await self._closing.__aexit__(None, None, None)
             raise ComputeError("the runner's answer has no beginning")
         self.started = first
+        under_way, options = self._metrics.under_way, self._request.options
+        self._progress = under_way.begin(self._model, len(first.prompt), options)
         chat = self._request.prompt
         tools = chat.tools if isinstance(chat, ChatParams) else None
         self._custom = chat.custom if isinstance(chat, ChatParams) else []
@@ -84,6 +86,7 @@ class Answer:
         return self
 
     async def __aexit__(self, *error: object) -> None:
+        self._metrics.under_way.end(self._model, self._progress)
         await self._closing.__aexit__(None, None, None)
 
     async def __aiter__(self) -> AsyncIterator[ParsedToken]:
@@ -93,6 +96,7 @@ class Answer:
                 if self._first is None:
                     self._first = time.monotonic() - self._began
                 text, token = event.text, event.token
+                self._progress.decoded += 1
                 if event.id >= 0:
                     self.ids.append(event.id)
                 if parser is None:

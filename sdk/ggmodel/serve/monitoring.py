@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from .pool import ListedModel
 from .requests import Finished
+from .under_way import UnderWay
 
 _WAITING = 1000  # lines that are not written yet; others are dropped
 _LONGEST = 200  # characters of a path, or a model's name
@@ -219,10 +220,15 @@ _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 
 
 
 class Metrics:
-    """Counts of a server since its start, and its state when asked."""
+    """Counts of a server since its start, and its state when asked.
+
+    Attributes:
+        under_way: answers that are not complete.
+    """
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
+        self.under_way = UnderWay()
         self._names: set[str] = set()
 
         def counter(name: str, text: str, *labels: str) -> Counter:

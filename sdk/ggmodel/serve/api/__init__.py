@@ -49,6 +49,7 @@ APIS: Sequence[Api] = (
     Api("ollama", "/api/", OLLAMA),
     Api("root", "/", OPENAI),
     Api("llama_server", "/", OPENAI),
+    Api("operations", "/", OPENAI),
 )
 
 

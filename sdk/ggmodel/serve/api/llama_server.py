@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar
-from urllib.parse import parse_qs
 
 from starlette.routing import Route
 
@@ -21,7 +20,7 @@ from .openai.chat import ChatCompletions, ChatRequest
 from .openai.inputs import MIDDLE, Input, Sampling, inputs_of
 from .openai.responses import prompt_tokens
 from .openai.schemas import OPENAI, InputTokens, entry, timings
-from .schemas import ContinuedPart, ContinuedText, IdLogprob, LikelyId, Slot
+from .schemas import ContinuedPart, ContinuedText, IdLogprob, LikelyId
 
 _TOP = 100
 
@@ -63,7 +62,6 @@ def routes(server: Server) -> list[Route]:
             route("POST", path, count, server, OPENAI, ChatRequest, answers=Answers(InputTokens))
             for path in chats
         ),
-        route("GET", "/slots", slots, server, OPENAI, answers=Answers(list[Slot])),
         route("POST", "/infill", infill, server, OPENAI, InfillRequest, answers=texts),
     ]
 
@@ -76,16 +74,6 @@ async def count(call: Call) -> None:
     async with call.server.models.use(params.model, **chat.loading()) as chat.runner:
         number = await prompt_tokens(chat.runner, (await chat.prepared(requests))[0])
     await call.json(InputTokens(number))
-
-
-async def slots(call: Call) -> None:
-    """Show which sequences of the first model are taken."""
-    async with call.server.models.use(None) as runner:
-        state = runner.state
-    if parse_qs(call.query).get("fail_on_no_slot") and state.running >= state.parallel:
-        raise Refused("no slot is free", 503)
-    numbers = range(state.parallel)
-    await call.json([Slot(i, state.context_length, i < state.running) for i in numbers])
 
 
 async def create(call: Call) -> None:
@@ -167,7 +155,12 @@ class Continuation(ChatProtocol[W]):
             model=self.name,
             tokens_predicted=finished.completion_tokens,
             tokens_evaluated=finished.prompt_tokens,
-            generation_settings=_settings(self.params, request.options),
+            generation_settings={
+                "n_probs": self.params.n_probs,
+                "stream": bool(self.params.stream),
+                "seed": -1,
+                **settings_of(request.options),
+            },
             prompt=await self._prompt(request.prompt, answer.started),
             has_new_line="\n" in text,
             stop_type=_stop_type(finished),
@@ -222,13 +215,13 @@ def _stop_type(finished: Finished) -> Literal["limit", "eos", "word"]:
     return "eos" if finished.stop is None else "word"
 
 
-def _settings(params: ContinuationRequest, options: dict[str, Any]) -> dict[str, Any]:
+def settings_of(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a request, under llama-server's names."""
     settings = {k: v for k, v in options.items() if k not in ("logprobs", "top_logprobs")}
     settings["n_predict"] = settings.pop("max_tokens", -1)
     biases = options.get("logit_bias", {})
     settings["logit_bias"] = [{"token": id, "bias": bias} for id, bias in biases.items()]
-    return {"n_probs": params.n_probs, "stream": bool(params.stream), "seed": -1, **settings}
+    return settings
 
 
 def _probabilities(tokens: list[Token]) -> list[IdLogprob]:

@@ -22,9 +22,7 @@ from .openai.schemas import OPENAI, PromptUsage
 from .openai.tools import Tool, chat_tools
 from .schemas import (
     Detokenized,
-    Generation,
     Health,
-    Props,
     Ranked,
     RankedList,
     RankedPlain,
@@ -166,7 +164,6 @@ def routes(server: Server) -> list[Route]:
         *(post(path, rerank, RerankRequest, RankedList | list[RankedPlain]) for path in reranks),
         post("/score", score, ScoreRequest, ScoreList),
         post("/v1/score", score, ScoreRequest, ScoreList),
-        get("/props", props, Props),
         *page_routes(server),
     ]
 
@@ -337,20 +334,3 @@ def _check(texts: list[str], param: str) -> None:
             f"{limits.serve_prompts}",
             param=param,
         )
-
-
-async def props(call: Call) -> None:
-    """Describe the model as llama-server does."""
-    async with call.server.models.use(None) as runner:
-        state = runner.state
-    answer = Props(
-        default_generation_settings=Generation(state.context_length, state.sampling),
-        total_slots=state.parallel,
-        model_path=state.path,
-        chat_template=state.template,
-        bos_token=state.special_tokens.get("bos_token", ""),
-        eos_token=state.special_tokens.get("eos_token", ""),
-        modalities={"vision": "image" in state.kinds, "audio": "audio" in state.kinds},
-        build_info=state.build,
-    )
-    await call.json(answer)

@@ -223,31 +223,6 @@ class ScoreList(Struct, tag_field="object", tag="list"):
     usage: PromptUsage
 
 
-class Generation(Struct):
-    """Defaults of requests."""
-
-    n_ctx: int
-    params: dict[str, Any] = {}
-
-
-class Props(Struct):
-    default_generation_settings: Generation
-    total_slots: int
-    model_path: str
-    chat_template: str
-    bos_token: str
-    eos_token: str
-    modalities: dict[str, bool]
-    build_info: str
-
-
-class Slot(Struct):
-    id: int
-    n_ctx: int
-    is_processing: bool
-    speculative: bool = False
-
-
 class LikelyId(Struct):
     id: int
     token: str

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import UNSET
 from starlette.routing import Route
 
 from ....errors import ModelNotFound
 from ...endpoint import JSON, Answers, Call, Handler, route
-from ...pool import ListedModel, best_name
+from ...pool import Condition, ListedModel, best_name
 from ...server import Server
 from ..anthropic import models as anthropic_models
 from ..anthropic.models import ModelInfo, ModelPage, asks_anthropic
-from . import audio, chat, completions, responses
-from .schemas import OPENAI, Model, ModelList, ModelMeta
+from . import audio, chat, completions, embeddings, responses
+from .schemas import OPENAI, Model, ModelList, ModelMeta, ModelStatus
 
 __all__ = ["OPENAI", "routes"]
 
@@ -32,7 +36,8 @@ async def list_models(call: Call) -> None:
     listed = await call.server.models.listed()
     if asks_anthropic(call.headers):
         return await anthropic_models.list_models(call, listed)
-    await call.json(ModelList([_shown(one) for one in listed]))
+    conditions = call.server.models.conditions()
+    await call.json(ModelList([_shown(one, conditions) for one in listed]))
 
 
 async def show_model(call: Call) -> None:
@@ -45,13 +50,14 @@ async def show_model(call: Call) -> None:
         return await anthropic_models.show_model(call, model)
     if model is None:
         raise ModelNotFound(f"no model is called {name!r:.200}; /v1/models lists all")
-    await call.json(_shown(model))
+    await call.json(_shown(model, call.server.models.conditions()))
 
 
-def _shown(model: ListedModel) -> Model:
+def _shown(model: ListedModel, conditions: Mapping[str, Condition]) -> Model:
     state, created = model.state, int(model.created)
     if state is None:
-        return Model(id=model.name, created=created, loaded=False, engine=None)
+        status = _status(conditions.get(model.name))
+        return Model(id=model.name, created=created, loaded=False, engine=None, status=status)
     meta = ModelMeta(
         architecture=state.architecture,
         n_vocab=state.vocabulary,
@@ -64,7 +70,15 @@ def _shown(model: ListedModel) -> Model:
         abilities=state.abilities,
         kinds=state.kinds,
     )
-    return Model(id=model.name, created=created, loaded=True, engine=state.engine, meta=meta)
+    fields: Any = {"id": model.name, "created": created, "meta": meta}
+    return Model(**fields, loaded=True, engine=state.engine, status=ModelStatus("loaded"))
+
+
+def _status(condition: Condition | None) -> ModelStatus:
+    """The status of a model that has no runner."""
+    if condition == "loading":
+        return ModelStatus("loading")
+    return ModelStatus("unloaded", True if condition == "failed" else UNSET)
 
 
 def routes(server: Server) -> list[Route]:
@@ -72,7 +86,7 @@ def routes(server: Server) -> list[Route]:
     parts = (
         chat.routes,
         completions.routes,
-        completions.embedding_routes,
+        embeddings.routes,
         _model_routes,
         responses.routes,
         audio.routes,

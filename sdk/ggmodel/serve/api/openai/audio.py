@@ -128,7 +128,8 @@ def routes(server: Server) -> list[Route]:
     answers = Answers(Transcription, _OTHERS, form=TranscriptionForm)
     handlers = {"transcriptions": transcribe, "translations": translate}
     return [
-        route("POST", f"/v1/audio/{name}", handler, server, OPENAI, answers=answers)
+        route("POST", f"{version}/audio/{name}", handler, server, OPENAI, answers=answers)
+        for version in ("/v1", "")  # the second is llama-server's
         for name, handler in handlers.items()
     ]
 

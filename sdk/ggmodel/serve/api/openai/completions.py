@@ -1,33 +1,29 @@
-"""Completions and embeddings of texts and token ids: /v1/completions, /v1/embeddings."""
+"""Completions of texts and token ids: /v1/completions."""
 
 from __future__ import annotations
 
-import base64
 from codecs import getincrementaldecoder
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET
 from starlette.routing import Route
 
 from ....bounds import limits
 from ....chat.replies import Content
 from ...answers import Answer, ParsedToken, Reply
 from ...chat import serve_chat
-from ...chat_requests import choices, model_name
+from ...chat_requests import choices
 from ...endpoint import EVENTS, Answers, Call, route
 from ...errors import Refused
 from ...infill import fill_prompt
-from ...requests import Embed, Finished, GrammarSpec, Request, Rows, Started, Token
+from ...requests import Finished, GrammarSpec, Request, Started, Token
 from ...server import Server
 from .chat import ResponseFormat
-from .inputs import MIDDLE, Input, OpenAIProtocol, Sampling, inputs_of, only_ids, schema
+from .inputs import MIDDLE, Input, OpenAIProtocol, Sampling, inputs_of, schema
 from .schemas import (
     OPENAI,
-    EmbeddingRow,
-    Embeddings,
     Number,
-    PromptUsage,
     TextChoice,
     TextCompletion,
     TextLogprobs,
@@ -246,52 +242,3 @@ def _likeliest(token: Token) -> dict[str, Number] | None:
         if one.logprob is not None:
             by_text[one.text] = max(one.logprob, by_text.get(one.text, one.logprob))
     return {**by_text}
-
-
-class EmbeddingRequest(Struct):
-    """A request. The last line is no field of OpenAI's."""
-
-    input: Input
-    model: str | None = None
-    encoding_format: Literal["float", "base64"] | None = None
-    dimensions: int | None = None
-
-    truncate: bool = False
-    keep_alive: float | None = None
-
-
-def embedding_routes(server: Server) -> list[Route]:
-    path, answers = "/v1/embeddings", Answers(Embeddings)
-    return [
-        route("POST", path, create_embeddings, server, OPENAI, EmbeddingRequest, answers=answers)
-    ]
-
-
-async def create_embeddings(call: Call) -> None:
-    """Turn texts into rows of numbers, similar ones for similar texts."""
-    params = await call.decode(EmbeddingRequest)
-    texts = inputs_of(params.input, "input")
-    if not all(texts):
-        raise Refused("input: a text is empty", param="input")
-    if params.dimensions is not None and params.dimensions < 1:
-        raise Refused("dimensions: give 1 or more", param="dimensions")
-    async with call.server.models.use(params.model, keep_alive=params.keep_alive) as runner:
-        texts = [await only_ids(runner, one) for one in texts]
-        rows = await runner.embed(
-            Embed(texts, truncate=params.truncate, dimensions=params.dimensions)
-        )
-        name = model_name(params.model, runner.state)
-    count = sum(rows.tokens)
-    call.server.metrics.read(runner.name, count)
-    data = rows_of(rows, params.encoding_format == "base64")
-    listed = [EmbeddingRow(i, row) for i, row in enumerate(data)]
-    await call.json(Embeddings(listed, name, PromptUsage(count, count)))
-
-
-def rows_of(rows: Rows, as_base64: bool) -> list[Any]:
-    """Each row as a list of floats, or as base64 of its bytes."""
-    size = 4 * rows.width
-    parts = [rows.data[i * size : (i + 1) * size] for i in range(rows.count)]
-    if as_base64:
-        return [base64.b64encode(part).decode() for part in parts]
-    return [memoryview(part).cast("f").tolist() for part in parts]

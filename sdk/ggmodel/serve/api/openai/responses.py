@@ -175,6 +175,7 @@ def routes(server: Server) -> list[Route]:
             for path in (base, "/responses")
         ),
         post(f"{base}/input_tokens", count, Answers(InputTokens)),
+        post("/responses/input_tokens", count, Answers(InputTokens)),
         kept("GET", base + "/{id}", show, ResponseAnswer),
         kept("DELETE", base + "/{id}", delete, ResponseDeleted),
         kept("GET", base + "/{id}/input_items", list_input, InputItems),

@@ -238,12 +238,20 @@ class ModelMeta(Struct):
     kinds: list[str]
 
 
+class ModelStatus(Struct):
+    """As llama-server puts it. `failed`: it could not be loaded, or has ended by itself."""
+
+    value: Literal["unloaded", "loading", "loaded"]
+    failed: bool | UnsetType = UNSET
+
+
 class Model(Struct, kw_only=True, tag_field="object", tag="model"):
     id: str
     created: int
     owned_by: str = "ggmodel"
     loaded: bool
     engine: Literal["ggmodel", "llama.cpp"] | None
+    status: ModelStatus
     meta: ModelMeta | UnsetType = UNSET
 
 

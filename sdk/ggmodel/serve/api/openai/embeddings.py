@@ -1,0 +1,135 @@
+"""Rows of numbers for texts and token ids: /v1/embeddings, and llama-server's /embedding."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any, Literal
+
+import numpy as np
+from msgspec import Struct
+from starlette.routing import Route
+
+from ...chat_requests import model_name
+from ...endpoint import Answers, Call, Handler, route
+from ...errors import Refused
+from ...requests import Embed, Rows
+from ...server import Server
+from .inputs import Input, inputs_of, only_ids
+from .schemas import OPENAI, EmbeddingRow, Embeddings, PromptUsage
+
+_INT16 = 32760.0  # the largest value of a row scaled by its maximum, as in llama.cpp
+
+
+class EmbeddingRequest(Struct):
+    """A request. The last line is no field of OpenAI's."""
+
+    input: Input
+    model: str | None = None
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: int | None = None
+
+    truncate: bool = False
+    keep_alive: float | None = None
+
+
+class RowsRequest(Struct):
+    """A request in llama-server's format; `input` means the same as `content`.
+
+    Attributes:
+        embd_normalize: −1 is off, 0 scales the largest value to 32,760, p from 1 on divides by the
+            p-norm.
+    """
+
+    content: Input | None = None
+    input: Input | None = None
+    model: str | None = None
+    embd_normalize: int = 2
+
+
+class TextRows(Struct):
+    """The rows of a text: one, as models pool them."""
+
+    index: int
+    embedding: list[list[float]]
+
+
+def routes(server: Server) -> list[Route]:
+    """Its endpoints."""
+
+    def post(path: str, handler: Handler, body: type, kind: Any) -> Route:
+        return route("POST", path, handler, server, OPENAI, body, answers=Answers(kind))
+
+    return [
+        post("/v1/embeddings", create, EmbeddingRequest, Embeddings),
+        *(  # llama-server's
+            post(path, create_rows, RowsRequest, list[TextRows])
+            for path in ("/embedding", "/embeddings")
+        ),
+    ]
+
+
+async def create(call: Call) -> None:
+    """Turn texts into rows of numbers, similar ones for similar texts."""
+    params = await call.decode(EmbeddingRequest)
+    if params.dimensions is not None and params.dimensions < 1:
+        raise Refused("dimensions: give 1 or more", param="dimensions")
+    how = Embed([], truncate=params.truncate, dimensions=params.dimensions)
+    rows, name = await _rows(call, params.model, params.input, how, params.keep_alive)
+    count = sum(rows.tokens)
+    data = rows_of(rows, params.encoding_format == "base64")
+    listed = [EmbeddingRow(i, row) for i, row in enumerate(data)]
+    await call.json(Embeddings(listed, name, PromptUsage(count, count)))
+
+
+async def create_rows(call: Call) -> None:
+    """Turn texts into rows of numbers, in llama-server's format."""
+    params = await call.decode(RowsRequest)
+    given = params.input if params.content is None else params.content
+    if given is None:
+        raise Refused("content: is missing", param="content")
+    norm = params.embd_normalize
+    rows, _ = await _rows(call, params.model, given, Embed([], normalize=norm == 2))
+    found = np.frombuffer(rows.data, "<f4").reshape(rows.count, rows.width)
+    if norm >= 0 and norm != 2:
+        found = found / _sizes(found.astype("f8"), norm)
+    await call.json([TextRows(i, [row]) for i, row in enumerate(found.tolist())])
+
+
+def _sizes(rows: np.ndarray, norm: int) -> np.ndarray:
+    """The size of each row, float64 [n, 1]; 1 for a row of zeros."""
+    if norm == 0:
+        sizes = np.abs(rows).max(axis=1, keepdims=True) / _INT16
+    else:
+        sizes = (np.abs(rows) ** norm).sum(axis=1, keepdims=True) ** (1 / norm)
+    return np.where(sizes > 0, sizes, 1)
+
+
+async def _rows(
+    call: Call, model: str | None, given: Input, how: Embed, keep_alive: float | None = None
+) -> tuple[Rows, str]:
+    """The rows of texts, and the model's name.
+
+    Args:
+        how: a request without its texts.
+
+    Raises:
+        Refused: a text is empty, or there are too many.
+    """
+    texts = inputs_of(given, "input")
+    if not all(texts):
+        raise Refused("input: a text is empty", param="input")
+    async with call.server.models.use(model, keep_alive=keep_alive) as runner:
+        how.texts = [await only_ids(runner, one) for one in texts]  # type: ignore[assignment]
+        rows = await runner.embed(how)
+        name = model_name(model, runner.state)
+    call.server.metrics.read(runner.name, sum(rows.tokens))
+    return rows, name
+
+
+def rows_of(rows: Rows, as_base64: bool) -> list[Any]:
+    """Each row as a list of floats, or as base64 of its bytes."""
+    size = 4 * rows.width
+    parts = [rows.data[i * size : (i + 1) * size] for i in range(rows.count)]
+    if as_base64:
+        return [base64.b64encode(part).decode() for part in parts]
+    return [memoryview(part).cast("f").tolist() for part in parts]
