@@ -49,9 +49,9 @@ COLOURS = {"type": "object", "properties": {"c": {"enum": ["red", "blue"]}}, "re
         ("/v1/messages", {**CHAT, "context_management": {"edits": []}}, ["context_management"]),
         (
             "/api/chat",
-            {"model": "stories", "messages": MESSAGES, "shift": True,
+            {"model": "stories", "messages": MESSAGES, "shifts": True,
              "options": {"num_predict": 1, "num_thread": 2, "mirostat": 2, "tempreature": 1}},
-            ["shift", "options.mirostat", "options.tempreature"],
+            ["shifts", "options.mirostat", "options.tempreature"],
         ),
         ("/v1/embeddings", {"input": "Hi", "input_type": "query"}, ["input_type"]),
     ],
@@ -168,8 +168,9 @@ def test_anthropics_own_tools_are_left_out(url: str, runner: InProcess):
          {"input": "Hi", "tools": [{"type": "web_search"}], "tool_choice": "required"},
          ["tool_choice", "no tools"]),
         ("/v1/chat/completions", {**CHAT, "tools": [{"type": "frobnicate"}]}, ["'frobnicate'"]),
-        ("/v1/messages", {**CHAT, "tools": [{"type": "bash_20250124", "name": "bash"}]},
-         ["tools[0]", "'bash_20250124' ('bash') is unsupported"]),
+        ("/v1/messages",
+         {**CHAT, "tools": [{"type": "computer_toolset_20260801", "name": "computer"}]},
+         ["tools[0]", "'computer_toolset_20260801' ('computer') is unsupported"]),
         ("/v1/messages", {**CHAT, "tools": [{"type": "frobnicate"}]}, ["'frobnicate'", "no known"]),
     ],
 )  # fmt: skip

@@ -18,17 +18,15 @@ from ...endpoint import EVENTS, Answers, Call, Handler, named_event, route
 from ...errors import Refused
 from ...requests import ChatParams, Finished, GrammarSpec, Request, Tokenize
 from ...server import Server
-from ...tools import callable_tools
+from .inputs import Block, InputMessage, converted
 from .schemas import (
     ANTHROPIC,
     AnswerBlock,
-    Block,
     BlockDelta,
     ContentBlockDelta,
     ContentBlockStart,
     ContentBlockStop,
     InputJsonDelta,
-    InputMessage,
     MessageAnswer,
     MessageDelta,
     MessageEvent,
@@ -44,9 +42,9 @@ from .schemas import (
     TokenCount,
     ToolUseBlock,
     Usage,
-    converted,
     usage,
 )
+from .tools import InputTool, tools_of
 
 __all__ = ["ANTHROPIC", "routes"]
 
@@ -57,16 +55,6 @@ _CHOICES: dict[str, Literal["auto", "none", "required"]] = {
     "tool": "required",
     "none": "none",
 }
-
-
-class InputTool(Struct):
-    """A function that the model may call. Anthropic's own tools have a type instead of a schema."""
-
-    name: str = ""
-    description: str = ""
-    input_schema: dict[str, Any] | None = None
-    strict: bool | None = None
-    type: str = "custom"
 
 
 class ToolChoice(Struct):
@@ -235,18 +223,18 @@ async def _chat(params: CountRequest, call: Call) -> ChatParams:
     choice = params.tool_choice or ToolChoice("auto")
     if choice.type == "tool" and choice.name is None:
         raise Refused("tool_choice.name: is missing", param="tool_choice.name")
-    tools = callable_tools("Anthropic", params.tools, call)
+    tools = tools_of(params.tools, call)
     last = params.messages[-1] if params.messages else None
     thinks = params.thinking and {"enable_thinking": params.thinking.type != "disabled"}
     return ChatParams(
-        await converted(params.system, params.messages, call.fetch),
-        tools=[_schema_of(tool) for tool in tools],
+        await converted(params.system, params.messages, call),
+        tools=tools.functions,
         variables=thinks or {},
         continues=last is not None and last.role == "assistant" and not _calls(last),
         choice=_CHOICES[choice.type],
         function=choice.name if choice.type == "tool" else None,
         parallel=not choice.disable_parallel_tool_use,
-        strict=any(tool.strict for tool in tools),
+        strict=tools.strict,
     )
 
 
@@ -270,14 +258,6 @@ def _options(params: MessageRequest) -> dict[str, Any]:
     if params.stop_sequences:
         options["stop"] = params.stop_sequences
     return options
-
-
-def _schema_of(tool: InputTool) -> dict[str, Any]:
-    function: dict[str, Any] = {"name": tool.name, "description": tool.description}
-    function["parameters"] = tool.input_schema or {"type": "object", "properties": {}}
-    if tool.strict is not None:
-        function["strict"] = tool.strict
-    return {"type": "function", "function": function}
 
 
 def _blocks(reply: Reply) -> list[AnswerBlock]:

@@ -1,0 +1,146 @@
+"""Messages of Anthropic's API as runners take them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from ...chat_requests import Message, Part, check_count, item_part, simplified, text_part, tool_call
+from ...endpoint import Call
+from ...errors import Refused
+from ...media import from_base64
+
+Block = dict[str, Any]
+
+
+_LEFT_OUT = "server_tool_use mcp_tool_use mcp_tool_listing container_upload compaction".split()
+_ROLES = ("user", "assistant", "system")
+
+
+class InputMessage(Struct):
+    """A message of a request."""
+
+    role: str
+    content: str | list[Block]
+
+
+async def converted(
+    system: str | list[Block] | None, messages: Sequence[InputMessage], call: Call
+) -> list[Message]:
+    """The messages of a conversation, images as bytes. Results of tools become messages of their
+    own.
+
+    Raises:
+        Refused: there are too many, a block is wrong, or the URL of an image not allowed.
+    """
+    check_count(messages)
+    check_count(system if isinstance(system, list) else [], "system")
+    conversation: list[Message] = []
+    if system:
+        conversation.append({"role": "system", "content": await _content(system, "system", call)})
+    for i, message in enumerate(messages):
+        where = f"messages[{i}].content"
+        if message.role not in _ROLES:
+            at = f"messages[{i}].role"
+            roles = ", ".join(_ROLES)
+            raise Refused(f"{at}: {message.role!a:.60} is none of {roles}", param=at)
+        if isinstance(message.content, str):
+            conversation.append({"role": message.role, "content": message.content})
+        elif message.role == "assistant":
+            conversation.append(await _assistant(message.content, where, call))
+        else:
+            conversation += await _user(message.role, message.content, where, call)
+    return conversation
+
+
+async def _user(role: str, blocks: list[Block], where: str, call: Call) -> list[Message]:
+    messages: list[Message] = []
+    parts: list[Part] = []
+    for i, block in enumerate(blocks):
+        place = f"{where}[{i}]"
+        if block.get("type") == "tool_result":
+            id = _text(block, "tool_use_id", place)
+            content = await _content(block.get("content") or "", f"{place}.content", call)
+            messages.append({"role": "tool", "tool_call_id": id, "content": content})
+        elif not _left_out(block, place, call):
+            parts.append(await _part(block, place, call))
+    if parts or not messages:
+        messages.append({"role": role, "content": simplified(parts)})
+    return messages
+
+
+async def _assistant(blocks: list[Block], where: str, call: Call) -> Message:
+    parts: list[Part] = []
+    calls: list[Any] = []
+    thoughts: list[str] = []
+    for i, block in enumerate(blocks):
+        place, kind = f"{where}[{i}]", block.get("type")
+        if kind == "tool_use":
+            id, name = _text(block, "id", place), _text(block, "name", place)
+            calls.append(tool_call(id, name, block.get("input")))
+        elif kind == "thinking":
+            thoughts.append(_text(block, "thinking", place))
+        elif kind != "redacted_thinking" and not _left_out(block, place, call):
+            parts.append(await _part(block, place, call))
+    message: Message = {"role": "assistant"}
+    if parts or not calls:
+        message["content"] = simplified(parts)
+    if calls:
+        message["tool_calls"] = calls
+    if thoughts:
+        message["reasoning_content"] = "\n".join(thoughts)
+    return message
+
+
+def _left_out(block: Block, where: str, call: Call) -> bool:
+    """Warns of a block of a tool that Anthropic's servers ran, which nothing here can use."""
+    kind = block.get("type")
+    if not isinstance(kind, str) or not (kind in _LEFT_OUT or kind.endswith("_tool_result")):
+        return False
+    call.warn(f"{where}: {kind!a:.60} is left out")
+    return True
+
+
+async def _content(content: Any, where: str, call: Call) -> str | list[Part]:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list) or not all(isinstance(one, dict) for one in content):
+        raise Refused(f"{where}: expected a text or a list of blocks", param=where)
+    return simplified([await _part(one, f"{where}[{i}]", call) for i, one in enumerate(content)])
+
+
+async def _part(block: Block, where: str, call: Call) -> Part:
+    kind = block.get("type")
+    if kind == "text":
+        return text_part(_text(block, "text", where))
+    source = block.get("source")
+    if kind in ("image", "document"):
+        where = f"{where}.source"
+        if not isinstance(source, dict):
+            raise Refused(f"{where}: is missing", param=where)
+        if kind == "image":
+            return item_part("image", await _image(source, where, call))
+        if source.get("type") == "text":
+            return text_part(_text(source, "data", where))
+        raise Refused(f"{where}.type: documents are plain text here", param=f"{where}.type")
+    raise Refused(
+        f"{where}.type: {kind!r:.50} is unsupported; supported are text, image, document, "
+        "thinking, tool_use and tool_result",
+        param=f"{where}.type",
+    )
+
+
+async def _image(source: Block, where: str, call: Call) -> bytes:
+    if source.get("type") == "url":
+        return await call.fetch(_text(source, "url", where), f"{where}.url")
+    return from_base64(_text(source, "data", where), f"{where}.data")
+
+
+def _text(block: Block, name: str, where: str) -> str:
+    value = block.get(name)
+    if not isinstance(value, str):
+        where = f"{where}.{name}"
+        raise Refused(f"{where}: expected a text, got {type(value).__name__}", param=where)
+    return value
