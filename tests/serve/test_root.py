@@ -6,58 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import openai
 import pytest
 
 from ggmodel.serve.models import ModelPool
 from ggmodel.serve.pool import ListedModel
 from ggmodel.serve.server import Server
 from tests.serve.conftest import ASSETS, serving
-from tests.serve.standin import InProcess, InProcessModels
+from tests.serve.standin import InProcessModels
 
 
 def test_health(http: httpx.Client):
     assert http.get("/health").json() == {"status": "ok", "models": {"stories": "ready"}}
     assert http.head("/health").content == b""
-
-
-def test_numbers_for_prometheus(client: openai.OpenAI, http: httpx.Client):
-    def number(name: str) -> float:
-        lines = [line for line in http.get("/metrics").text.splitlines() if line.startswith(name)]
-        return float(lines[0].split()[-1]) if lines else 0.0
-
-    name = 'ggmodel_completion_tokens_total{model="stories"}'
-    before = number(name)
-    client.completions.create(
-        model="stories", prompt="Once", max_tokens=5, logit_bias={"1": -100, "4": -100}
-    )
-    assert number(name) == before + 5
-    assert number('ggmodel_first_token_seconds_count{model="stories"}') > 0
-    assert number('ggmodel_sequences{model="stories"}') == 4
-    assert number('ggmodel_requests_total{path="/v1/completions",status="200"}') > 0
-    http.get("/v1/models/absent")
-    assert number('ggmodel_requests_total{path="/v1/models/{model:path}",status="404"}') > 0
-    assert not number('ggmodel_requests_total{path="/v1/models/absent"')
-
-
-def test_numbers_have_the_model_s_own_name(
-    http: httpx.Client, runner: InProcess, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(runner, "name", "my-own")
-    chat = {"messages": [{"role": "user", "content": "Hi"}]}
-    more = {"model": "stories", "max_tokens": 1, "options": {"num_predict": 1}, "stream": False}
-    for path, asked in (
-        ("/v1/completions", {"prompt": "Once"}),
-        ("/v1/chat/completions", chat),
-        ("/v1/messages", chat),
-        ("/v1/responses", {"input": "Hi"}),
-        ("/api/chat", chat),
-        ("/api/generate", {"prompt": "Once"}),
-        ("/completion", {"prompt": "Once"}),
-    ):
-        http.post(path, json=asked | more).raise_for_status()
-    numbers = http.get("/metrics").text
-    assert 'ggmodel_first_token_seconds_count{model="my-own"} 7.0' in numbers
 
 
 @pytest.mark.parametrize(

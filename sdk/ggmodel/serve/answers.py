@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ..chat.replies import ReplyFormat
-    from .monitoring import Metrics
+    from .metrics import Metrics
     from .requests import Request, Runner
 
 
@@ -69,7 +69,7 @@ class Answer:
         self._metrics, self._model = metrics, runner.name
         self._events = runner.generate(request)
         self._closing = aclosing(self._events)
-        self._began, self._first = time.monotonic(), None
+        self._times = [time.monotonic()]  # of the begin, and of each token
 
     async def __aenter__(self) -> Self:
         first = await anext(self._events, None)
@@ -93,8 +93,7 @@ class Answer:
         parser = self._parser
         async for event in self._events:
             if isinstance(event, TokenEvent):
-                if self._first is None:
-                    self._first = time.monotonic() - self._began
+                self._times.append(time.monotonic())
                 text, token = event.text, event.token
                 self._progress.decoded += 1
                 if event.id >= 0:
@@ -148,7 +147,7 @@ class Answer:
     def _end(self, finished: Finished) -> None:
         finished.reasoning_tokens = self._thought
         self.finished = finished
-        self._metrics.generated(self._model, finished, self._first)
+        self._metrics.generated(self._model, finished, self._times)
 
 
 def _new_id() -> str:

@@ -10,7 +10,8 @@ from typing import Any
 from ..bounds import limits
 from .bodies import Bodies
 from .media import Media
-from .monitoring import Metrics, RequestLog
+from .metrics import Metrics
+from .monitoring import RequestLog
 from .pool import Models
 
 

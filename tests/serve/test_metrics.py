@@ -1,0 +1,108 @@
+"""Numbers for Prometheus."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from ggmodel.serve.metrics import Metrics
+from ggmodel.serve.pool import ListedModel
+from ggmodel.serve.requests import Finished
+from tests.serve.standin import InProcess
+
+
+def test_numbers_for_prometheus(client: openai.OpenAI, http: httpx.Client):
+    def number(name: str) -> float:
+        lines = [line for line in http.get("/metrics").text.splitlines() if line.startswith(name)]
+        return float(lines[0].split()[-1]) if lines else 0.0
+
+    name = 'ggmodel_completion_tokens_total{model="stories"}'
+    before = number(name)
+    client.completions.create(
+        model="stories", prompt="Once", max_tokens=5, logit_bias={"1": -100, "4": -100}
+    )
+    assert number(name) == before + 5
+    assert number('ggmodel_first_token_seconds_count{model="stories"}') > 0
+    assert number('ggmodel_sequences{model="stories"}') == 4
+    assert number('ggmodel_requests_total{path="/v1/completions",status="200"}') > 0
+    http.get("/v1/models/absent")
+    assert number('ggmodel_requests_total{path="/v1/models/{model:path}",status="404"}') > 0
+    assert not number('ggmodel_requests_total{path="/v1/models/absent"')
+
+
+def test_numbers_of_other_servers(client: openai.OpenAI, http: httpx.Client):
+    asked: Any = {"max_tokens": 5, "logit_bias": {"1": -100, "4": -100}}
+    client.completions.create(model="stories", prompt="Once upon a time", **asked)
+    numbers = dict(
+        line.rsplit(" ", 1) for line in http.get("/metrics").text.splitlines() if line[0] != "#"
+    )
+    own, llama, vllm = (
+        {name.removeprefix(prefix): value for name, value in numbers.items() if prefix in name}
+        for prefix in ("ggmodel_", "llamacpp:", "vllm:")
+    )
+    model, other = '{model="stories"}', '{model_name="stories"}'
+    assert llama[f"tokens_predicted_total{model}"] == own[f"completion_tokens_total{model}"]
+    assert vllm[f"generation_tokens_total{other}"] == own[f"completion_tokens_total{model}"]
+    assert float(llama[f"prompt_tokens_total{model}"]) == float(
+        vllm[f"prompt_tokens_total{other}"]
+    ) - float(vllm[f"prefix_cache_hits_total{other}"])
+    assert vllm[f"num_requests_running{other}"] == llama[f"requests_processing{model}"] == "0.0"
+    assert vllm[f"kv_cache_usage_perc{other}"] == llama[f"kv_cache_usage_ratio{model}"] == "0.0"
+    count = own[f"first_token_seconds_count{model}"]
+    assert vllm[f"time_to_first_token_seconds_count{other}"] == count
+    assert vllm['time_to_first_token_seconds_bucket{le="+Inf",model_name="stories"}'] == count
+    assert float(vllm[f"inter_token_latency_seconds_count{other}"]) >= 4
+    assert 'request_success_total{finished_reason="length",model_name="stories"}' in vllm
+    assert float(llama[f"n_tokens_max{model}"]) >= 9
+
+
+def test_positions_that_answers_take(runner: InProcess):
+    metrics = Metrics()
+    model = ListedModel("stories", "", 0.0, 1, state=runner.state)
+    answer = metrics.under_way.begin("stories", 500, {})
+    answer.decoded = 12
+
+    def number(name: str) -> float:
+        (line,) = [one for one in metrics.page([model]).decode().splitlines() if name + "{" in one]
+        return float(line.split()[-1])
+
+    assert number("ggmodel_kv_cache_tokens") == number("llamacpp:kv_cache_tokens") == 512
+    assert number("ggmodel_kv_cache_usage") == number("vllm:kv_cache_usage_perc") == 0.25
+    metrics.under_way.end("stories", answer)
+    assert number("ggmodel_kv_cache_usage") == 0
+
+
+def test_averages_need_no_answer():
+    metrics = Metrics()
+    began = [1.0, 1.5, 2.5]
+    for reused in (0, 10):
+        finished = Finished("stop", 10, 2, None, reused, 0.0 if reused else 2.0, 1.0)
+        metrics.generated("m", finished, began)
+    lines = metrics.page([]).decode().splitlines()
+    assert 'llamacpp:prompt_tokens_seconds{model="m"} 5.0' in lines
+    assert 'llamacpp:predicted_tokens_seconds{model="m"} 2.0' in lines
+    assert 'ggmodel_token_gap_seconds_sum{model="m"} 2.0' in lines
+    assert 'ggmodel_answer_seconds_sum{model="m"} 3.0' in lines
+
+
+def test_numbers_have_the_model_s_own_name(
+    http: httpx.Client, runner: InProcess, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(runner, "name", "my-own")
+    chat = {"messages": [{"role": "user", "content": "Hi"}]}
+    more = {"model": "stories", "max_tokens": 1, "options": {"num_predict": 1}, "stream": False}
+    for path, asked in (
+        ("/v1/completions", {"prompt": "Once"}),
+        ("/v1/chat/completions", chat),
+        ("/v1/messages", chat),
+        ("/v1/responses", {"input": "Hi"}),
+        ("/api/chat", chat),
+        ("/api/generate", {"prompt": "Once"}),
+        ("/completion", {"prompt": "Once"}),
+    ):
+        http.post(path, json=asked | more).raise_for_status()
+    numbers = http.get("/metrics").text
+    assert 'ggmodel_first_token_seconds_count{model="my-own"} 7.0' in numbers
