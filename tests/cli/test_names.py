@@ -18,6 +18,7 @@ from ggmodel.cli.options import complete_model
 from ggmodel.names import Stored
 from tests.documents import blocks, commands, read
 from tests.names.hub_server import Hub, serving
+from tests.names.registry_server import Registry, serving_registry
 from tests.names.stores import put_hub, put_ollama
 
 TEMPLATE = b"{{ .System }}<u>{{ .Prompt }}<a>{{ .Response }}<e>"
@@ -107,13 +108,33 @@ def test_pull_and_rm(program, stores, tiny, tmp_path: Path):
 
 
 @pytest.mark.slow
+def test_pull_of_ollama(program, stores, tiny, tmp_path: Path):
+    ollama = Registry()
+    ollama.put("library/tale:1b", ("model", tiny), ("template", TEMPLATE))
+    with serving_registry(ollama):
+        online = stores | {"GGMODEL_OLLAMA_REGISTRY": ollama.url, "HF_HUB_OFFLINE": "0"}
+        pulled = program("pull", "tale:1b", env=online)
+        assert (pulled.returncode, pulled.stderr) == (0, "")
+        assert "tale:1b: ggmodel's own store, " in pulled.stdout
+        missing = program("pull", "tale:9b", env=online)
+        assert missing.returncode == 1 and "check the name and the tag" in missing.stderr
+    ran = program("run", "tale:1b", "abc", "-n2", env=stores)
+    assert ran.returncode == 0, ran.stderr
+    assert "freed" in program("rm", "tale:1b", env=stores).stdout
+    assert "`ggmodel pull qwen:1b` asks" in program("run", "qwen:1b", "abc", env=stores).stderr
+
+
+@pytest.mark.slow
 def test_the_commands_of_the_document(program, stores, tiny, tmp_path: Path):
     put_ollama(tmp_path / "ollama", "library/llama3.2:1b", ("model", tiny), ("template", TEMPLATE))
     files = {"m-Q4_K_M.gguf": tiny, "m-Q8_0.gguf": tiny}
     shown = commands(read("docs/names.md"))
-    assert len(shown) == 7
-    with serving(Hub({"org/repo": files})) as hub:
+    assert len(shown) == 8
+    ollama = Registry()
+    ollama.put("library/llama3.2:1b", ("model", tiny), ("template", TEMPLATE))
+    with serving(Hub({"org/repo": files})) as hub, serving_registry(ollama):
         online = stores | {"HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0"}
+        online["GGMODEL_OLLAMA_REGISTRY"] = ollama.url
         for line in shown:
             _, *words = shlex.split(line, comments=True)
             ran = program(*words, *["-n2"] * (words[0] == "run"), env=online)

@@ -113,7 +113,7 @@ def digest(data: bytes) -> str:
 
 def created() -> list[str]:
     """The models of the pairs that are in the store."""
-    return [name for name in NAMES if derived._manifest_of(name).exists()]
+    return [name for name in NAMES if derived._entry_of(name).path.exists()]
 
 
 def stored() -> list[str]:
@@ -199,7 +199,7 @@ def _sha256(path: Path) -> str:
 def fill(models: int) -> None:
     """Makes a store with many models."""
     Operation("create", "other").run()
-    first = derived._manifest_of("other")
+    first = derived._entry_of("other").path
     for i in range(models - 1):
         first.with_name(f"t{i}").write_text(first.read_text())
 

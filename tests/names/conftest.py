@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from .hub_server import Hub, serving
+from .registry_server import Registry, serving_registry
 
 
 @dataclass
@@ -45,12 +46,24 @@ def hub(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A hub without repositories, which downloads come from. huggingface_hub asks it, too."""
     monkeypatch.delenv("HF_HUB_OFFLINE")
     # A download waits seconds before it goes on.
-    monkeypatch.setattr("ggmodel.names.hub.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("ggmodel.names.remote.time.sleep", lambda seconds: None)
     monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(homes.home / "no-token"))
     with serving(Hub()) as served:
         monkeypatch.setenv("HF_ENDPOINT", served.url)
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", served.url)
         monkeypatch.setattr("huggingface_hub.constants.AGENT_HARNESSES_PATH", str(homes.home / "x"))
         monkeypatch.setattr("huggingface_hub.utils._detect_agent._registry", None)
+        yield served
+        assert not served.strange
+
+
+@pytest.fixture
+def registry(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
+    """A registry of Ollama without models, which downloads come from."""
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("ggmodel.names.remote.time.sleep", lambda seconds: None)
+    with serving_registry(Registry()) as served:
+        monkeypatch.setenv("GGMODEL_OLLAMA_REGISTRY", served.url)
         yield served
         assert not served.strange

@@ -311,6 +311,6 @@ def test_a_full_disk_is_said_before_anything_is_fetched(hub: Hub, monkeypatch):
 
 
 def test_only_names_of_the_hub_are_pulled(hub: Hub, tmp_path: Path):
-    for name in ("tiny", "ollama://tiny", str(tmp_path)):
+    for name in ("./tiny", str(tmp_path)):
         with pytest.raises(ConfigError, match="no name of the hub"):
             names.pull(name)

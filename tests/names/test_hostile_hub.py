@@ -263,7 +263,7 @@ def test_answers_byte_by_byte_end_in_time(hub: Hub, answer: Any, monkeypatch: py
     """Each read brings something, so that no timeout of a read is reached."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
-        monkeypatch.setattr("ggmodel.names.hub._LISTING", 1.0)
+        monkeypatch.setattr("ggmodel.names.remote._LISTING", 1.0)
         thread = threading.Thread(target=_dribble, args=(server, answer()), daemon=True)
         thread.start()
         began = time.monotonic()

@@ -72,7 +72,7 @@ def test_a_full_disk_is_freed(homes: Homes, monkeypatch: pytest.MonkeyPatch):
     with monkeypatch.context() as patch:
         patch.setattr("ggmodel.storage.os.write", write)
         derived.delete("old")
-    assert not derived._manifest_of("old").exists()
+    assert not derived._entry_of("old").path.exists()
 
 
 def test_a_model_that_is_made_beside_a_removal_is_whole(
@@ -102,7 +102,7 @@ def test_a_model_that_is_made_beside_a_removal_is_whole(
     derived.delete("old")
     creator.join(30)
     if isinstance(results[0], ModelNotFound):
-        assert not derived._manifest_of("new").exists()
+        assert not derived._entry_of("new").path.exists()
     else:
         assert find_stored("new") == results[0]
 

@@ -50,15 +50,17 @@ def pull(
         typer.Argument(
             autocompletion=complete_model,
             metavar="NAME",
-            help="ORG/REPO, ORG/REPO:Q4_K_M, ORG/REPO@REVISION or ORG/REPO/FILE.gguf of the hub.",
+            help="ORG/REPO, ORG/REPO:Q4_K_M, ORG/REPO@REVISION or ORG/REPO/FILE.gguf of the hub; "
+            "NAME[:TAG] or ollama://NAMESPACE/NAME[:TAG] of Ollama's registry.",
             show_default=False,
         ),
     ],
 ) -> None:
-    """Download a model from the Hugging Face hub.
+    """Download a model from the Hugging Face hub, or from Ollama's registry.
 
-    It goes into the hub's cache, which other programs share. Only new and changed files are
-    downloaded, and an interrupted download resumes.
+    A model of the hub goes into its cache, which other programs share, one of Ollama into
+    ggmodel's own store. Only new and changed files are downloaded, and an interrupted download
+    resumes.
     """
     from ..names import pull as download
 

@@ -7,18 +7,29 @@ allows it, and has its own template, system message and options.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from ..errors import ConfigError, Error, ModelNotFound, WriteError
 from ..runner.loading.resolved import ResolvedModel
-from ..storage import locked, naming, need_unused, write_text
+from ..storage import atomic_write, locked, naming, need_unused
 from .blobs import Report, Step, blob_path, quiet
 from .go_template import as_jinja
-from .grammar import OllamaName, ollama_name
-from .layers import DerivedModel, Layer, layers_of, stored_base, uploads
-from .ollama import LIBRARY, OWN_HOST, Ollama, check_parameters, own_root, read_manifest
+from .grammar import ollama_name
+from .layers import DerivedModel, layers_of, stored_base, uploads
+from .ollama import (
+    LIBRARY,
+    REGISTRY,
+    Entry,
+    Ollama,
+    check_parameters,
+    entries_of,
+    is_name,
+    own_root,
+    read_manifest,
+)
 from .store_files import files_below
 
 _TRIES = 10  # of a model whose files are removed meanwhile
@@ -30,7 +41,7 @@ def check(name: str, model: DerivedModel) -> None:
     Raises:
         ConfigError, ModelNotFound, Unsupported: as for `create`.
     """
-    _manifest_of(name)
+    _entry_of(name)
     if stored_base(model) is None:
         uploads(model.files)
     uploads(model.adapters)
@@ -57,7 +68,7 @@ def create(name: str, model: DerivedModel, report: Report = quiet) -> ResolvedMo
             not quantised again.
         WriteError: it cannot be written.
     """
-    _name(name)
+    _entry_of(name)
     with naming(own_root()):
         for _ in range(_TRIES):
             try:
@@ -66,38 +77,56 @@ def create(name: str, model: DerivedModel, report: Report = quiet) -> ResolvedMo
                 if isinstance(error, Error):
                     raise
                 continue  # a file of the base has gone meanwhile
-            with _locked(f"creating {name:.100}"):
-                if all(blob_path(layer["digest"]).is_file() for layer in layers):
-                    report(Step("writing manifest"))
-                    return _place(name, layers)
+            digests = [layer["digest"] for layer in layers]
+            *others, config = layers
+            manifest = {"schemaVersion": 2, "config": config, "layers": others}
+            placed = place(name, json.dumps(manifest).encode(), digests, report)
+            if placed is not None:
+                return placed
     raise WriteError(f"cannot make {name:.200}: its files are removed meanwhile; try again")
 
 
-def _locked(purpose: str) -> AbstractContextManager[None]:
+def lock(purpose: str) -> AbstractContextManager[None]:
     """The lock of the store: manifests change under it, and blobs are removed."""
     return locked(own_root() / ".lock", purpose)
 
 
-def _place(name: str, layers: Sequence[Layer]) -> ResolvedModel:
-    """Writes the manifest of a model; the one before stays if the model cannot be run."""
-    manifest = _manifest_of(name)
-    *others, config = layers
-    before = manifest.read_text(encoding="utf-8") if manifest.exists() else None
-    former = _digests(manifest) if before is not None else set()
-    manifest.parent.mkdir(parents=True, exist_ok=True)
-    write_text(manifest, json.dumps({"schemaVersion": 2, "config": config, "layers": others}))
-    try:
-        model = Ollama().find(_spelled(name))
-        assert model is not None
-    except Error:
-        if before is None:
-            manifest.unlink()
-        else:
-            write_text(manifest, before)
-        raise
-    with suppress(OSError):  # Windows keeps what a program has open
-        _free(former)
-    return model
+def place(
+    name: str, content: bytes, digests: Collection[str], report: Report
+) -> ResolvedModel | None:
+    """Writes the manifest of a model whose blobs are here; the one before stays if the model cannot
+    be run. None if a blob has gone.
+
+    Args:
+        content: of the manifest. digests: of its blobs.
+    """
+    with lock(f"adding {name:.100}"):
+        if not all(blob_path(digest).is_file() for digest in digests):
+            return None
+        report(Step("writing manifest"))
+        entry = _entry_of(name)
+        manifest = entry.path
+        before = manifest.read_bytes() if manifest.exists() else None
+        former = _digests(manifest) if before is not None else set()
+        manifest.parent.mkdir(parents=True, exist_ok=True)
+        _write(manifest, content)
+        try:
+            model = Ollama().find(f"ollama://{entry.name}")
+            assert model is not None
+        except Error:
+            if before is None:
+                manifest.unlink()
+            else:
+                _write(manifest, before)
+            raise
+        with suppress(OSError):  # Windows keeps what a program has open
+            free(former)
+        return model
+
+
+def _write(path: Path, content: bytes) -> None:
+    with atomic_write(path) as file:
+        file.write(content)
 
 
 def copy(source: str | ResolvedModel, target: str) -> ResolvedModel:
@@ -119,19 +148,19 @@ def delete(name: str) -> int:
         ModelNotFound: none of that name was made.
         WriteError: it cannot be removed.
     """
-    _name(name)
-    with naming(own_root()), _locked(f"removing {name:.100}"):
-        manifest = _manifest_of(name)
+    _entry_of(name)
+    with naming(own_root()), lock(f"removing {name:.100}"):
+        manifest = _entry_of(name).path
         if not manifest.exists():
             raise ModelNotFound(f"no model {name[:200]!r} was made here")
         mine = _digests(manifest)
         need_unused([path for path in map(blob_path, mine) if path.exists()])
         manifest.unlink()
-        return _free(mine)
+        return free(mine)
 
 
-def _free(digests: Iterable[str]) -> int:
-    """Removes those of the blobs that no model has; bytes that became free."""
+def free(digests: Iterable[str]) -> int:
+    """Removes those of the blobs that no model has; bytes that became free. Under the lock."""
     others = {d for path in _manifests() for d in _digests(path)}
     freed = 0
     for digest in {*digests} - others:
@@ -143,26 +172,20 @@ def _free(digests: Iterable[str]) -> int:
     return freed
 
 
-def _name(text: str) -> OllamaName:
+def _entry_of(text: str) -> Entry:
+    """The entry of a name; one that is there may have other letters in capitals, or, where the name
+    has no host, one of its own.
+
+    Raises:
+        ConfigError: it is no name.
+    """
     name = ollama_name(text)
-    if name is None or name.host not in ("", OWN_HOST):
-        raise ConfigError(f"{text[:200]!r} is no name for a model made here; give NAME[:TAG]")
-    return name
-
-
-def _spelled(text: str) -> str:
-    name = _name(text)
-    return f"ollama://{OWN_HOST}/{name.namespace or LIBRARY}/{name.model}:{name.tag}"
-
-
-def _manifest_of(text: str) -> Path:
-    """The manifest of a name; one that is there may have other letters in capitals."""
-    name, root = _name(text), own_root() / "manifests"
-    path = root / OWN_HOST / (name.namespace or LIBRARY) / name.model / name.tag
-    if path.exists():
-        return path
-    folded = str(path).casefold()
-    return next((other for other in _manifests() if str(other).casefold() == folded), path)
+    if name is None:
+        raise ConfigError(f"invalid model name: {text[:200]!r}; give NAME[:TAG]")
+    root = own_root()
+    own = next((entry for entry in entries_of(root) if is_name(entry.name, name)), None)
+    whole = replace(name, host=name.host or REGISTRY, namespace=name.namespace or LIBRARY)
+    return own or Entry(root, whole)
 
 
 def _manifests() -> list[Path]:

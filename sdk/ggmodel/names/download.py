@@ -122,7 +122,7 @@ def download(
     Raises:
         DownloadError, ModelNotFound: as for `find`.
     """
-    if _is_offline():
+    if is_offline():
         raise ModelNotFound(f"{name} is not to be asked of the hub: HF_HUB_OFFLINE forbids it")
     repository = Repository(name)
     plan = _planned(repository, name, checkpoint)
@@ -144,7 +144,8 @@ def _title(plan: Plan) -> str:
     return plan.name.repo + next((rest for rest, first in models if first in plan.files), "")
 
 
-def _is_offline() -> bool:
+def is_offline() -> bool:
+    """Whether the user forbids downloads."""
     return any(
         os.environ.get(name, "").upper() in _TRUE
         for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")

@@ -105,10 +105,12 @@ class Layers:
         elif len(self.projectors) > 1:
             reason = "has several projectors, and one is supported"
         elif config.get("renderer") and not self.of("template", "prompt"):
-            path = blob_of(root, self.models[0])
+            path = root / "blobs" / self.models[0].digest.replace(":", "-")
+            own = f"give the file's own path, {path}, to use the one in it"
             reason = (
                 f"names the renderer {str(config['renderer'])[:80]!r}, which is code of Ollama, in "
-                f"place of a chat template; give the file's own path, {path}, to use the one in it"
+                "place of a chat template; "
+                + (own if path.exists() else "ORG/REPO of the hub may have the model with one")
             )
         if reason:
             raise Unsupported(f"{self.name} of Ollama {reason}")
@@ -120,7 +122,18 @@ def read_manifest(path: Path, name: str) -> Layers:
     Raises:
         FormatError: it is no manifest.
     """
-    manifest = read_json(path)
+    return layers_in(read_json(path), path, name)
+
+
+def layers_in(manifest: Mapping[str, Any], path: Path | str, name: str) -> Layers:
+    """The layers of a manifest.
+
+    Args:
+        path: where it came from, for messages.
+
+    Raises:
+        FormatError: it is no manifest.
+    """
     layers = manifest.get("layers")
     if not isinstance(layers, list):
         raise FormatError(f"{path} is no manifest of Ollama: it has no layers; pull it again")
@@ -128,7 +141,7 @@ def read_manifest(path: Path, name: str) -> Layers:
     return Layers(name, tuple(_layer(entry, path) for entry in layers), config)
 
 
-def _layer(entry: Any, path: Path, kind: str = "") -> Layer:
+def _layer(entry: Any, path: Path | str, kind: str = "") -> Layer:
     entry = entry if isinstance(entry, Mapping) else {}
     digest, size, media = (entry.get(key) for key in ("digest", "size", "mediaType"))
     match = _KIND.fullmatch(media) if isinstance(media, str) else None
@@ -306,7 +319,7 @@ def _suits(key: str, value: Any) -> bool:
 
 STORE, OWN_STORE = "Ollama's store", "ggmodel's own store"
 LIBRARY = "library"  # the namespace of names without one
-OWN_HOST = "local"  # of the names in our own store
+REGISTRY = "registry.ollama.ai"  # the host of names without one
 _SYSTEM = "/usr/share/ollama/.ollama/models"  # of the service on Linux
 
 
@@ -330,19 +343,21 @@ def own_root() -> Path:
 
 
 @dataclass(frozen=True)
-class _Entry:
-    """A manifest in a store."""
+class Entry:
+    """A manifest in a store, under its whole name."""
 
     root: Path
     name: OllamaName
 
     @property
     def path(self) -> Path:
+        """The manifest."""
         n = self.name
         return self.root / "manifests" / n.host / n.namespace / n.model / n.tag
 
     @property
     def store(self) -> str:
+        """The title of the store."""
         with suppress(ConfigError):
             return OWN_STORE if self.root == own_root() else STORE
         return STORE
@@ -381,14 +396,14 @@ class Ollama:
     def stored(self) -> Iterator[Stored]:
         """See `Source.stored`."""
         for root in roots():
-            for entry in _entries(root):
+            for entry in entries_of(root):
                 yield _stored(entry)
 
 
-def _entry(name: str) -> _Entry | None:
+def _entry(name: str) -> Entry | None:
     parsed = _parsed(name)
     for root in roots() if parsed is not None else ():
-        entries = [e for e in _entries(root) if parsed and _is(e.name, parsed)]
+        entries = [e for e in entries_of(root) if parsed and is_name(e.name, parsed)]
         if len({e.name.host for e in entries}) > 1:
             listed = ", ".join(sorted(f"ollama://{e.name}" for e in entries))
             raise ConfigError(f"{name} is in {root} from several hosts; name one: {listed}")
@@ -408,7 +423,7 @@ def _parsed(name: str) -> OllamaName | None:
     return ollama_name(name)
 
 
-def _is(own: OllamaName, sought: OllamaName) -> bool:
+def is_name(own: OllamaName, sought: OllamaName) -> bool:
     """Whether a name of the store is the one sought; letters in capitals count as small ones."""
     namespace = sought.namespace or LIBRARY
     ours = own.model, own.tag, own.namespace
@@ -419,7 +434,8 @@ def _is(own: OllamaName, sought: OllamaName) -> bool:
     return all(same) and (own.host != HUGGING_FACE or bool(sought.namespace))
 
 
-def _entries(root: Path) -> Iterator[_Entry]:
+def entries_of(root: Path) -> Iterator[Entry]:
+    """The manifests of a store."""
     for path in files_below(root / "manifests", depth=3):
         parts = path.split("/")
         if len(parts) != 4:
@@ -430,15 +446,15 @@ def _entries(root: Path) -> Iterator[_Entry]:
         except ConfigError:
             continue
         if name is not None:
-            yield _Entry(root, name)
+            yield Entry(root, name)
 
 
-def _layers(entry: _Entry) -> Layers:
+def _layers(entry: Entry) -> Layers:
     contained(entry.path, [entry.root])
     return read_manifest(entry.path, entry.short)
 
 
-def _resolved(entry: _Entry) -> ResolvedModel:
+def _resolved(entry: Entry) -> ResolvedModel:
     layers = _layers(entry)
     layers.refuse(entry.root)
     weights = layers.of("model", "projector", "adapter")
@@ -458,7 +474,7 @@ def _resolved(entry: _Entry) -> ResolvedModel:
     )
 
 
-def _stored(entry: _Entry) -> Stored:
+def _stored(entry: Entry) -> Stored:
     try:
         layers = _layers(entry)
         nbytes = sum(layer.size for layer in layers.all)
@@ -476,7 +492,7 @@ def _stored(entry: _Entry) -> Stored:
         return Stored(entry.short, entry.store, None, _promised(entry), str(error))
 
 
-def _promised(entry: _Entry) -> int:
+def _promised(entry: Entry) -> int:
     try:
         return sum(layer.size for layer in _layers(entry).all)
     except (Error, OSError):

@@ -13,6 +13,7 @@ from ..errors import ConfigError, Error, ModelNotFound
 from ..reading import MissingFile
 from ..runner.loading.resolved import PATH, Progress, ResolvedModel
 from . import grammar
+from .blobs import Report, Step
 from .hub_cache import HubCache
 from .lm_studio import LMStudio
 from .ollama import Ollama
@@ -144,26 +145,38 @@ def find_stored(name: str, checkpoint: bool = False) -> ResolvedModel | None:
     return None
 
 
-def pull(name: str, *, progress: Progress | None = None) -> ResolvedModel:
-    """Downloads a model of the hub, or what has changed of it.
+def pull(
+    name: str, *, progress: Progress | None = None, report: Report | None = None
+) -> ResolvedModel:
+    """Downloads a model of the hub or of Ollama's registry, or what has changed of it.
 
     Args:
-        name: as for `find`, but only names of the hub.
+        name: of the hub as for `find`; `NAME[:TAG]` of Ollama, or `ollama://NAMESPACE/NAME[:TAG]`.
         progress: as for `find`.
+        report: called with each step, for a program that shows them, in place of `progress`.
 
     Raises:
-        ConfigError: it is no name of the hub.
-        DownloadError, ModelNotFound: as for `find`.
+        ConfigError: it is no such name.
+        DownloadError, ModelNotFound, Unsupported: as for `find`.
     """
-    hub = grammar.hub_name(name)
-    if hub is None:
-        raise ConfigError(
-            f"{name[:200]!r} is no name of the hub, ORG/REPO[:TAG]; models of Ollama are pulled by "
-            "`ollama pull`"
-        )
-    from .download import download as fetch
+    if (hub := grammar.hub_name(name)) is not None:
+        from .download import download as fetch
 
-    return fetch(hub, False, progress)
+        return fetch(hub, False, progress if report is None else _steps(name, report))
+    ollama = None if grammar.is_path(name) else grammar.ollama_name(name)
+    if ollama is None:
+        raise ConfigError(
+            f"{name[:200]!r} is no name of the hub, ORG/REPO[:TAG], and none of Ollama, NAME[:TAG]"
+        )
+    from . import registry
+
+    if report is None:
+        return registry.pull(ollama, progress)
+    return registry.pull(ollama, lambda share: None, report)
+
+
+def _steps(name: str, report: Report) -> Progress:
+    return lambda share: report(Step(f"pulling {name}: {share:.1%}"))
 
 
 def stored() -> list[Stored]:
@@ -196,7 +209,11 @@ def _unknown(text: str) -> ModelNotFound:
     near = _near(text)
     return ModelNotFound(
         f"{text[:200]!r} is no file, and no model of that name is in a store of this machine"
-        + (near or "; `ggmodel list` shows what is, and ORG/REPO names a model of the hub")
+        + (
+            near
+            or "; `ggmodel list` shows what is, ORG/REPO names a model of the hub, and "
+            f"`ggmodel pull {text[:200]}` asks Ollama's registry"
+        )
     )
 
 

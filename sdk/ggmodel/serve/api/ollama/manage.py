@@ -82,11 +82,11 @@ def routes(server: Server) -> list[Route]:
 
 
 async def pull_model(call: Call) -> None:
-    """Download a model of the hub, in Ollama's format."""
+    """Download a model of the hub or of Ollama's registry, in Ollama's format."""
     params = await call.decode(NameRequest)
     _allow(call)
     name = params.target
-    await _in_thread(call, params, lambda report: pull(name, progress=_shares(name, report)))
+    await _in_thread(call, params, lambda report: pull(name, report=report), changes=name)
 
 
 async def create(call: Call) -> None:
@@ -179,11 +179,6 @@ def _derived_model(params: CreateRequest, base: str | ResolvedModel) -> DerivedM
         licenses=[text for text in texts if text],
         quantize=params.quantize or params.quantization or "",
     )
-
-
-def _shares(name: str, report: Callable[[Step], None]) -> Callable[[float], None]:
-    """Reports the progress of a download in steps."""
-    return lambda share: report(Step(f"pulling {name}: {share:.1%}"))
 
 
 async def _in_thread(

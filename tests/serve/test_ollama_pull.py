@@ -1,0 +1,115 @@
+"""/api/pull through Ollama's client, from a registry on loopback."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ollama
+import pytest
+
+from ggmodel import names
+from ggmodel.serve.models import ModelPool
+from ggmodel.serve.server import Server, Settings
+from tests.names.hub_server import Answer
+from tests.names.registry_server import Registry, serving_registry
+from tests.names.stores import digest
+from tests.serve.conftest import ASSETS, connected, serving
+
+STORIES = (ASSETS / "stories.gguf").read_bytes()
+ASK: Any = [{"role": "user", "content": "Hello"}]
+LAYERS = (
+    ("model", STORIES),
+    ("template", b"{{ .System }} {{ .Prompt }}"),
+    ("params", b'{"temperature": 0, "num_predict": 3}'),
+    ("system", b"Tell stories."),
+)
+
+
+@pytest.fixture
+def registry(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("ggmodel.names.remote._WAITS", (0.0, 0.0, 0.0))
+    with serving_registry(Registry()) as served:
+        monkeypatch.setenv("GGMODEL_OLLAMA_REGISTRY", served.url)
+        served.put("library/bard:1b", *LAYERS)
+        yield served
+
+
+@pytest.fixture
+def client(home: Path) -> Iterator[ollama.Client]:
+    """A client of a server without models, whose runners are processes."""
+    pool = ModelPool(options={"gpu_layers": 0})
+    with serving(Server(pool, Settings(manage=True))) as url, connected(url) as found:
+        yield found
+
+
+def test_a_pull_is_told_in_ollamas_lines(client: ollama.Client, registry: Registry):
+    steps = list(client.pull("bard:1b", stream=True))
+
+    words = [*dict.fromkeys(step.status or "" for step in steps)]
+    assert words[0] == "pulling manifest" and len(words) == 9
+    assert all(word.startswith("pulling ") for word in words[:6])
+    assert words[-3:] == ["verifying sha256 digest", "writing manifest", "success"]
+    weights = [step for step in steps if step.digest == f"sha256:{digest(STORIES)}"]
+    assert {step.status for step in weights} == {f"pulling {digest(STORIES)[:12]}"}
+    assert {step.total for step in weights} == {len(STORIES)}
+    assert weights[-1].completed == len(STORIES)
+    assert len(weights) < 300  # steps of half a percent
+
+
+def test_a_pulled_model_is_used_at_once(client: ollama.Client, registry: Registry):
+    with pytest.raises(ollama.ResponseError, match="bard:1b"):
+        client.chat("bard:1b", ASK)
+    assert client.pull("bard:1b").status == "success"
+
+    (listed,) = client.list().models
+    assert listed.model == "bard:1b"
+    assert client.chat("bard:1b", ASK).eval_count == 3  # as its parameters say
+    assert "SYSTEM Tell stories." in (client.show("bard:1b").modelfile or "")
+    (running,) = client.ps().models
+    assert running.model == "bard:1b"
+
+    registry.put("library/bard:1b", *LAYERS[:2], ("params", b'{"num_predict": 5}'))
+    client.pull("bard:1b")
+    assert client.chat("bard:1b", ASK).eval_count == 5  # loaded anew
+    client.delete("bard:1b")
+    assert not client.list().models and not names.stored()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_failure_is_told(client: ollama.Client, registry: Registry, stream: bool):
+    with pytest.raises(ollama.ResponseError, match="pull model manifest: file does not exist") as e:
+        [*client.pull("none", stream=stream)]  # type: ignore[call-overload]
+    if not stream:
+        assert e.value.status_code == 404
+    registry.damaged = ("model",)
+    with pytest.raises(ollama.ResponseError, match="digest mismatch"):
+        [*client.pull("bard:1b", stream=stream)]  # type: ignore[call-overload]
+    assert not client.list().models
+
+
+def test_others_are_answered_meanwhile(client: ollama.Client, registry: Registry):
+    client.pull("bard:1b")
+    held = threading.Event()
+
+    def slow() -> Iterator[bytes]:
+        yield STORIES[: len(STORIES) // 2]
+        held.wait(20)
+        yield STORIES[len(STORIES) // 2 :] + b"!"
+
+    registry.put("library/other:latest", ("model", STORIES + b"!"))
+
+    def alter(answer: Answer) -> None:
+        if answer.kind == "content" and len(answer.body) > 1000:
+            answer.body = slow()
+
+    registry.alter = alter
+    steps = client.pull("other", stream=True)
+    assert next(step for step in steps if step.completed and (step.total or 0) > 1000)
+    assert client.chat("bard:1b", ASK).message.content
+    held.set()
+    assert [*steps][-1].status == "success"
