@@ -11,6 +11,7 @@ import pytest
 
 import ggmodel
 from ggmodel.bounds import limits
+from ggmodel.serve import chat_requests
 
 TEXT = "Once upon a time there was a"
 
@@ -218,3 +219,15 @@ def test_log_probabilities_are_bounded(
     refused = http.post(path, json=body)
     assert refused.status_code == 413
     assert f"limit serve_logprobs of {most - 1}" in refused.json()["error"]["message"]
+
+
+def test_an_answer_of_any_length_is_shortened_to_the_limit_of_log_probabilities(
+    http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(limits, "serve_logprobs", 6 * 2 * 30)
+    monkeypatch.setattr(chat_requests, "_SHORTEST", 30)
+    asked = {**CHAT, "n": 2, "top_logprobs": 5, "temperature": 0, "seed": 1}
+    counts = http.post("/v1/chat/completions", json=asked).json()["usage"]
+    assert counts["completion_tokens"] == 2 * 30
+    monkeypatch.setattr(chat_requests, "_SHORTEST", 31)
+    assert http.post("/v1/chat/completions", json=asked).status_code == 413

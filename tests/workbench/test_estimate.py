@@ -159,10 +159,13 @@ class Steps:
 def on(source: MemorySource, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Estimate]:
     """`on(free, *devices, …)`: an estimate with so much system memory and those devices."""
 
-    def estimated(free: int, *devices: DeviceInfo, **options: Any) -> Estimate:
+    def estimated(
+        free: int, *devices: DeviceInfo, taken: int | None = None, **options: Any
+    ) -> Estimate:
         monkeypatch.setattr(module, "Preparation", Steps)
         monkeypatch.setattr(module, "system_info", lambda: SystemInfo(free_memory=free))
-        return estimate_on(source, Options(alloc_memory=False, **options), Devices([*devices]))
+        own = Options(alloc_memory=False, **options)
+        return estimate_on(source, own, Devices([*devices]), taken=taken)
 
     return estimated
 
@@ -194,6 +197,32 @@ def test_what_does_not_fit_stays_on_the_cpu(on):
     said = on(100_000, gpu(9000), gpu_layers=-1)
     assert said.missing() == {"CUDA0": said.devices[0].size - 9000}
     assert said.largest_context == 2048
+
+
+@pytest.mark.parametrize(
+    ("taken", "options", "length"),
+    [
+        (0, {}, 5888),  # (50,000 − 1,450) / 2 − 7 bytes, a position takes four
+        (10_000, {}, 4608),
+        (30_000, {}, 4096),  # less than the default is left
+        (99_999, {}, 4096),
+        (0, {"context_length": 300}, 300),
+        (None, {}, 4096),
+    ],
+)
+def test_a_context_that_leaves_half_of_the_memory(on, taken, options, length: int):
+    said = on(50_000, taken=taken, **options)
+    assert said.context_length == length
+    (cpu,) = said.devices
+    assert cpu.size == 1000 + 450 + 7 + 4 * length
+
+
+def test_a_context_that_leaves_half_of_a_gpu(on):
+    said = on(10_000, gpu(60_000), taken=0)
+    assert said.context_length == 7424 and [len(d.layers) for d in said.devices] == [5, 0]
+    assert on(10_000, gpu(600_000), taken=0).context_length == 8192  # the model's own
+    shared = on(50_000, gpu(600_000, integrated=True), taken=0)
+    assert shared.context_length == 5888
 
 
 def test_a_gpu_that_shares_memory_needs_it_twice(on):

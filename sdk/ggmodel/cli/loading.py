@@ -136,6 +136,9 @@ class Loading:
 class LoadingForMany(Loading):
     """How a model that many use at a time is loaded."""
 
+    context_length: int | None = option(
+        None, "Context length of a sequence in tokens; default: the model's own, as memory allows."
+    )
     parallel: int = option(
         4, "Slots: sequences of a model that are computed in one batch (continuous batching)."
     )

@@ -144,6 +144,7 @@ def check_messages(messages: list[Message], template: str) -> None:
 
 
 _ADDED = 4  # tokens
+_SHORTEST = 4096  # tokens of an answer whose length nobody limits, whatever else is limited
 _ENDING = 4096  # characters of a prompt in which a thought may have begun
 _STOPS, _STOP_CHARACTERS = 64, 1 << 16  # texts, and characters of all
 # Grammars of large schemas take seconds: nothing else waits for these threads.
@@ -195,13 +196,20 @@ def model_name(name: str | None, state: State) -> str:
 
 
 def check_logprobs(requests: Sequence[Request], runner: Runner) -> None:
-    """Looks how many log-probabilities the answers to all of these may have.
+    """Looks how many log-probabilities the answers to all of these may have. Answers whose length
+    the request leaves open are shortened to what the limit allows.
 
     Raises:
         Refused: more than `limits.serve_logprobs`.
     """
     context = runner.state.context_length
     count = sum(_logprobs(one, context) for one in requests)
+    options = [one.options for one in requests if one.options.get("logprobs")]
+    longest = limits.serve_logprobs // (sum(_listed_each(one) for one in options) or 1)
+    if count > limits.serve_logprobs and longest >= _SHORTEST:
+        for one in options:
+            one.setdefault("max_tokens", longest)
+        count = sum(_logprobs(one, context) for one in requests)
     if count > limits.serve_logprobs:
         raise Refused(
             f"the request may want {count:,} log-probabilities, more than the limit "
@@ -216,7 +224,7 @@ def _logprobs(request: Request, context: int) -> int:
     options, count = request.options, 0
     if options.get("logprobs"):
         longest = min(options.get("max_tokens", context), context)
-        count += longest * (options.get("top_logprobs", 0) + 1)
+        count += longest * _listed_each(options)
     if request.prompt_logprobs is not None:
         prompt = request.prompt
         # A token has a byte at least, besides those that begin and end a text.
@@ -227,6 +235,11 @@ def _logprobs(request: Request, context: int) -> int:
             length = len(prompt)
         count += min(length, context) * (request.prompt_logprobs + 1)
     return count
+
+
+def _listed_each(options: dict[str, Any]) -> int:
+    """Log-probabilities at each place of an answer."""
+    return options.get("top_logprobs", 0) + 1
 
 
 def _form(runner: Runner, chat: ChatParams) -> ReplyFormat:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 from ..errors import OutOfMemory
 from ..gguf_file import TensorSource
@@ -109,20 +111,37 @@ def needed(file: Source, options: Options) -> Estimate:
     return _estimate(file, options, search=False)
 
 
-def _estimate(file: Source, options: Options, search: bool) -> Estimate:
+def needed_with_room(file: Source, taken: int, options: Mapping[str, Any]) -> Estimate:
+    """`needed`, whose context, where the options give none, is the longest for which cache and
+    graphs take half of the memory that the weights leave; at least the default of `load`.
+
+    Args:
+        taken: bytes of the CPU's free memory that are promised to others.
+        options: of `load`.
+    """
+    function = partial(_estimate, search=False, taken=taken)
+    return with_options(LoadOptions, resolved)(function)(file, **options)
+
+
+def _estimate(file: Source, options: Options, search: bool, taken: int | None = None) -> Estimate:
     options = replace(options, alloc_memory=False)
     source = open_source(file, options.mmproj, options.models, options.type)
     with nullcontext() if source is file else source, Devices.open(options) as devices:
-        return estimate_on(source, options, devices, search)
+        return estimate_on(source, options, devices, search, taken)
 
 
 def estimate_on(
-    source: TensorSource, options: Options, devices: Devices, search: bool = True
+    source: TensorSource,
+    options: Options,
+    devices: Devices,
+    search: bool = True,
+    taken: int | None = None,
 ) -> Estimate:
     """`estimate` for opened devices, with options that allocate no memory.
 
     Args:
         search: for the largest context.
+        taken: look for a context that leaves room; see `needed_with_room`.
     """
     reports: dict[tuple[int, GPULayersList], BackendMemory] = {}
     free = system_info().free_memory
@@ -145,9 +164,11 @@ def estimate_on(
         architecture, blocks = steps.report.architecture, steps.backend.block_count
         reports[length, GPULayersList()] = steps.backend.backend_memory()
         encoders = steps.engine.memory_plan.encoders
-    layers = choose_layers(
-        options.gpu_request, lambda chosen: measured(length, chosen), devices.available, blocks
-    )
+    request, available = options.gpu_request, devices.available
+    layers = choose_layers(request, lambda some: measured(length, some), available, blocks)
+    if taken is not None and options.context_length is None:
+        length = _with_room(on_devices, length, trained, taken)
+        layers = choose_layers(request, lambda some: measured(length, some), available, blocks)
     largest = 0
     if search:
         largest = largest_context(lambda n: _room(on_devices(n)), length, trained)
@@ -191,6 +212,31 @@ def _room(devices: Sequence[DeviceEstimate]) -> list[int]:
     room = [d.free - d.size for d in devices]
     room[-1] -= sum(d.size for d in devices if d.shared)
     return room
+
+
+def _with_room(
+    on_devices: Callable[[int], Sequence[DeviceEstimate]], length: int, trained: int, taken: int
+) -> int:
+    """The longest context that leaves room, `length` at least; see `needed_with_room`."""
+
+    def room(length: int) -> list[int]:
+        return _room(_halved(on_devices(length), taken))
+
+    longest = largest_context(room, length, trained) if length < trained else length
+    return max(length, longest)
+
+
+def _halved(devices: Sequence[DeviceEstimate], taken: int) -> list[DeviceEstimate]:
+    """The devices, each with free memory for its weights and half of the rest.
+
+    Args:
+        taken: bytes of the CPU's, the last one's, that are not free.
+    """
+    weights = [d.input_weights + sum(d.weights) for d in devices]
+    weights[-1] += sum(w for d, w in zip(devices, weights, strict=True) if d.shared)
+    free = [*(d.free for d in devices[:-1]), devices[-1].free - taken]
+    figures = zip(devices, free, weights, strict=True)
+    return [replace(device, free=(room + w) // 2) for device, room, w in figures]
 
 
 def largest_context(room: Callable[[int], Sequence[int]], first: int, limit: int) -> int:

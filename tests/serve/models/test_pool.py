@@ -76,7 +76,9 @@ class MadeUpEngines:
     def check(self, target: Target, options: Mapping[str, Any]) -> None:
         pass
 
-    async def start(self, target: Any, options: Mapping[str, Any], admit: Admit) -> MadeUp:
+    async def start(
+        self, target: Any, options: Mapping[str, Any], admit: Admit, **_: Any
+    ) -> MadeUp:
         needs = Needs(10 + int(target.key[-1]), self.free, 0)
         while not await admit(needs):
             await asyncio.sleep(0)
@@ -295,7 +297,7 @@ def test_closing_ends_a_load(loop: Loop):
 def test_a_load_that_the_end_cancels_is_no_error_in_the_log(
     loop: Loop, caplog: pytest.LogCaptureFixture
 ):
-    async def start(target: Target, options: Any, admit: Admit) -> MadeUp:
+    async def start(target: Target, options: Any, admit: Admit, **_: Any) -> MadeUp:
         try:
             return await asyncio.Future()
         except asyncio.CancelledError:

@@ -191,7 +191,8 @@ class ModelPool:
         log.info("loading %s", entry.target.key)
         try:
             entry.options, entry.starting = options, True
-            entry.runner = await self._engines.start(entry.target, options, admit)
+            taken = None if self._memory is not None else self._promised()
+            entry.runner = await self._engines.start(entry.target, options, admit, taken=taken)
             state = entry.runner.state
             if options == self._options:
                 entry.longest = max(state.trained_context, state.context_length)
@@ -257,6 +258,10 @@ class ModelPool:
                 return True
         await self._released.wait()
         return False
+
+    def _promised(self) -> int:
+        """Bytes of mapped files of loaded models, which count as free."""
+        return sum(e.runner.needs.mapped for e in self._entries.values() if e.runner is not None)
 
     def _fits(self, needs: Needs, others: list[PoolEntry]) -> bool:
         if self._most is not None and len(others) >= self._most:

@@ -60,6 +60,7 @@ class GgmodelRunner(RunnerConnection):
         stored: bool = False,
         admit: Admit | None = None,
         progress: Progress | None = None,
+        taken: int | None = None,
     ) -> GgmodelRunner:
         """Starts the process and waits until it has loaded its model.
 
@@ -69,6 +70,8 @@ class GgmodelRunner(RunnerConnection):
             stored: the model is a name of this machine's stores, and no path.
             admit: asked before it is loaded, and again until it says yes; its error ends the start.
             progress: called with the share that is loaded.
+            taken: bytes of free memory that are promised to others: a model that is asked about
+                gets the context that the rest holds; None for the default.
 
         Raises:
             Error: the model cannot be loaded, or the process not be started.
@@ -78,6 +81,7 @@ class GgmodelRunner(RunnerConnection):
         self._progress, self._admit = progress, admit
         first = {"model": model, "token": token, "options": dict(options or {})}
         first |= {"stored": stored, "asks": admit is not None, "pause": pause()}
+        first["taken"] = taken
         self._child = Child(_MODULE, first, self._on_message)
         self.pid = self._child.pid
         watch = asyncio.ensure_future(self._watch())
@@ -106,6 +110,8 @@ class GgmodelRunner(RunnerConnection):
             self._admitting = asyncio.ensure_future(self._decide())
         elif event == "loading" and self._progress is not None:
             self._progress(message["share"])
+        elif event == "context" and message["length"] < message["trained"]:
+            log.warning("%s: %s", self.name, _context(message))
         elif event == "warning":
             log.warning("%s: %s", self.name, message["message"])
         elif event == "ready" and not loading.done():
@@ -158,6 +164,13 @@ class GgmodelRunner(RunnerConnection):
         self.disconnect()
         await self._child.end()
         await self._watching
+
+
+def _context(message: Mapping[str, Any]) -> str:
+    """The line about a context that is shorter than the model's own."""
+    length, trained, size = (message[name] for name in ("length", "trained", "bytes"))
+    of = f"context {length:,} of {trained:,} tokens, what {size / 2**30:.1f} GiB of memory hold"
+    return f"{of}; --context-length sets it"
 
 
 ENGINES = ("auto", "ggmodel", "llama.cpp")
@@ -221,12 +234,14 @@ class Engines:
         options: Mapping[str, Any],
         admit: Admit | None = None,
         progress: Progress | None = None,
+        taken: int | None = None,
     ) -> GgmodelRunner | LlamaCppRunner:
         """A runner that has loaded the model.
 
         Args:
             admit: asked before it is loaded; see `GgmodelRunner.start`.
             progress: called with the share that is loaded, where the engine tells it.
+            taken: see `GgmodelRunner.start`.
 
         Raises:
             Error: it cannot be loaded.
@@ -240,6 +255,7 @@ class Engines:
                     stored=target.stored,
                     admit=admit,
                     progress=progress,
+                    taken=taken,
                 )
             except ArchitectureError as error:
                 if not self._is_for_llama_cpp(target):

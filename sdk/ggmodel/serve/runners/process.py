@@ -3,6 +3,7 @@ end.
 
 It writes lines of JSON to standard output: {"event": "listening", "port": PORT},
 {"event": "needs", "cpu": BYTES, "free": BYTES, "mapped": BYTES, "missing": {DEVICE: BYTES}},
+{"event": "context", "length": TOKENS, "trained": TOKENS, "bytes": BYTES},
 {"event": "loading", "share": 0.5}, {"event": "warning", "message": TEXT}, {"event": "ready"},
 {"event": "failed", "error": CLASS, "message": TEXT}. `main` tells {"event": "alive"} again and
 again until the model is loaded.
@@ -93,6 +94,7 @@ def main() -> None:
 
     - `pause`: seconds between lines that tell that this process lives, while it loads;
     - `stored`: the model is a name of this machine's stores, and no path;
+    - `taken`: see `_ask`;
     - `asks`: tell what memory the model needs, and load it when a line of JSON says "load"; one
       that says "look" asks to look again.
     """
@@ -104,7 +106,7 @@ def main() -> None:
     try:
         source = _stored(request["model"]) if request["stored"] else request["model"]
         if request["asks"]:
-            _ask(source, request["options"])
+            _ask(source, request["options"], request["taken"])
         threading.Thread(target=_end_with_input, name="ggmodel-parent", daemon=True).start()
         serve(source, request["token"], 0, request["options"], write_line)
         loaded.set()
@@ -131,17 +133,30 @@ def _stored(name: str) -> ResolvedModel:
     return model
 
 
-def _ask(source: str | ResolvedModel, options: Mapping[str, Any]) -> None:
-    """Returns when the model may be loaded."""
-    from ...workbench.estimate import needed
+def _ask(source: str | ResolvedModel, options: dict[str, Any], taken: int | None) -> None:
+    """Returns when the model may be loaded; the options then have its context.
+
+    Args:
+        taken: bytes of free memory that are promised to others. None: no longer context is looked
+            for than the default.
+    """
+    from ...workbench.estimate import needed, needed_with_room
 
     while True:
-        estimate = needed(source, **options)
+        if taken is None:
+            estimate = needed(source, **options)
+        else:
+            estimate = needed_with_room(source, taken, options)
         cpu = estimate.devices[-1]
         needs = {"cpu": cpu.size, "free": cpu.free, "mapped": estimate.mapped}
         write_line({"event": "needs", **needs, "missing": estimate.missing()})
         if read_line() == "load":
-            return
+            break
+    length, trained = estimate.context_length, estimate.trained_context
+    if taken is not None and options.get("context_length") is None:
+        options["context_length"] = length
+        nbytes = sum(sum(d.cache) + d.graph for d in estimate.devices)
+        write_line({"event": "context", "length": length, "trained": trained, "bytes": nbytes})
 
 
 def read_line() -> Any:
