@@ -106,7 +106,8 @@ class Answer:
                 if deltas or token is not None:
                     yield self._noted(deltas, token)
             elif isinstance(event, Finished):
-                rest = self._noted([] if parser is None else parser.end(), None).deltas
+                end = [] if parser is None else parser.end(cut=event.reason == "length")
+                rest = self._noted(end, None).deltas
                 rest += self._input_rest()
                 self._end(event)
                 if rest:

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import PurePath
 from typing import Any
 
-import msgspec
 from msgspec import structs
 
 from ..bounds import limits
@@ -19,6 +18,7 @@ from ..errors import TemplateError
 from .errors import Refused
 from .requests import ChatParams, GrammarSpec, Render, Request, Runner, State
 from .server import Settings
+from .tools import arguments_of
 
 Part = dict[str, Any]
 Message = dict[str, Any]
@@ -50,17 +50,6 @@ def tool_call(id: str, name: str, arguments: str | Mapping[str, Any] | None) -> 
     if not isinstance(arguments, Mapping):
         arguments = arguments_of(arguments or "")
     return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
-
-
-def arguments_of(text: str) -> dict[str, Any]:
-    """The arguments of a call, JSON text, as an object; a text that is none, such as a model may
-    have written, under a name."""
-    text = text or "{}"
-    try:
-        arguments = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
-        arguments = None
-    return arguments if isinstance(arguments, dict) else {"arguments": text}
 
 
 def dated(variables: Mapping[str, Any]) -> dict[str, Any]:

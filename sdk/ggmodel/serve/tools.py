@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
+
+import msgspec
 
 from .endpoint import Call
 from .errors import Refused
@@ -183,10 +186,49 @@ class CustomInput:
         return _unescaped(found[0])
 
     def end(self) -> str:
-        """The rest, when the call is complete: JSON of another form is the text itself."""
-        return "" if self._open else self._text
+        """The rest, when the call is over: JSON of another form is the text itself."""
+        cut = self._text.lstrip().startswith("{") and not isinstance(_decoded(self._text), dict)
+        return "" if self._open or cut else self._text
 
 
 def _unescaped(text: str) -> str:
     text = json.loads(f'"{text}"', strict=False)
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+_SIGNS = re.compile(r'["{}\[\],]')
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_CLOSERS = {"{": "}", "[": "]"}
+_DEEPEST, _TRIED = 64, 4
+
+
+def arguments_of(text: str) -> dict[str, Any]:
+    """The arguments of a call, JSON text, as an object: what is complete of JSON that is cut short,
+    and any other text, such as a model may have written, under a name."""
+    value = _decoded(text or "{}")
+    if isinstance(value, dict):
+        return value
+    at, closers, ends = 0, "", deque[tuple[int, str]](maxlen=_TRIED)
+    while len(closers) < _DEEPEST and (match := _SIGNS.search(text, at)):
+        sign, at = match[0], match.end()
+        if sign == '"':
+            string = _STRING.match(text, match.start())
+            if string is None:
+                break
+            at = string.end()
+            continue
+        closers = _CLOSERS[sign] + closers if sign in _CLOSERS else closers
+        if sign in "}]":
+            closers = closers[1:]
+        ends.append((match.start() if sign == "," else at, closers))
+    for end, closers in reversed(ends):
+        if isinstance(value := _decoded(text[:end] + closers), dict):
+            return value
+    return {"arguments": text}
+
+
+def _decoded(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return None

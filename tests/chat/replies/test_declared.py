@@ -39,6 +39,14 @@ def test_is_read_as_by_transformers(number: int) -> None:
         assert Reply.of([*deltas, *parser.end()]) == whole
 
 
+def test_a_declared_call_that_is_cut_short_is_a_call() -> None:
+    parser = reply_format("", DECLARATIONS["objects"]).parser()
+    text = 'Hello <tool_call>{"name": "f", "arguments": {"a": 1, "b'
+    reply = Reply.of([*parser.feed(text), *parser.end(cut=True)])
+    assert reply.content == "Hello"
+    assert [(call.name, call.arguments) for call in reply.calls] == [("f", '{"a": 1, "b')]
+
+
 def _declared(**fields: Any) -> dict[str, Any]:
     return {"start_anchor": "A", "fields": fields}
 

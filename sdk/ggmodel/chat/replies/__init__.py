@@ -41,16 +41,22 @@ Schemas = Sequence[Mapping[str, Any]]
 class ReplyParser(Protocol):
     """Takes a reply in pieces, and gives its parts.
 
-    Nothing that a model writes is an error: a call that is malformed, or cut short by the end of
-    the reply, comes as content. The same parts come, whatever the pieces.
+    Nothing that a model writes is an error: a call that is malformed before its arguments comes as
+    content, one that is malformed in them with what the model wrote. The same parts come, whatever
+    the pieces.
     """
 
     def feed(self, text: str) -> list[Delta]:
         """The parts that a piece of the reply adds; neighbours of one kind are joined."""
         ...
 
-    def end(self) -> list[Delta]:
-        """The rest, when the reply is complete."""
+    def end(self, cut: bool = False) -> list[Delta]:
+        """The rest, when the reply is over.
+
+        Args:
+            cut: a limit of tokens ended it: a call under way has the beginning of its arguments, or
+                is left out if it has no name yet.
+        """
         ...
 
 

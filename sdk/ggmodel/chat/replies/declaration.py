@@ -16,6 +16,7 @@ from ...errors import TemplateError
 from ..template import REPLIES_KEY
 from .deltas import Content, Delta, Reasoning, ToolCall, Writer
 from .pattern import Match, Pattern, Search, matches
+from .streams import JsonCalls
 from .tool_calls import arguments_of
 from .values import (
     PARSERS,
@@ -170,6 +171,7 @@ class DeclaredParser:
         self._place = 0
         self._joined: set[str] = set()
         self._body: list[str] = []
+        self._is_cut = False
         self._captures: dict[str, str] = {}
         self._begin(self._rest)
         if begun := declaration.begun(ending):
@@ -186,8 +188,9 @@ class DeclaredParser:
             self._run(final=False)
         return self._writer.take()
 
-    def end(self) -> list[Delta]:
-        """The rest, when the reply is complete."""
+    def end(self, cut: bool = False) -> list[Delta]:
+        """The rest, when the reply is over; see `ReplyParser.end`."""
+        self._is_cut = cut
         for _, search in self._watched:
             search.finish()
         self._run(final=True)
@@ -260,7 +263,10 @@ class DeclaredParser:
             for call in self._calls(field, body):
                 self._writer.call(call)
         except (Malformed, ValueError, RecursionError):
-            self._writer.add("".join(self._body))
+            if self._is_cut:
+                JsonCalls(self._writer).feed(body)
+            else:
+                self._writer.add("".join(self._body))
 
     def _calls(self, field: Field, body: str) -> list[ToolCall]:
         value = PARSERS[field.content](body, field.args)

@@ -50,7 +50,8 @@ Delta = Content | Reasoning | CallBegun | CallArguments
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call of a function; `arguments` is JSON text of an object."""
+    """A call of a function; `arguments` is JSON text of an object, or its beginning where the reply
+    was cut short, or whatever the model wrote there."""
 
     name: str
     arguments: str
@@ -98,7 +99,11 @@ class Reply:
 
 
 def _plain(call: ToolCall) -> dict[str, Any]:
-    function = {"name": call.name, "arguments": json.loads(call.arguments)}
+    try:
+        arguments = json.loads(call.arguments)
+    except (ValueError, RecursionError):  # it was cut short
+        arguments = {"arguments": call.arguments}
+    function = {"name": call.name, "arguments": arguments}
     id_field = {"id": call.id} if call.id else {}
     return {**id_field, "type": "function", "function": function}
 
@@ -154,10 +159,23 @@ class Writer:
         self._texts.append(text)
 
     def call(self, call: ToolCall) -> None:
+        """A whole call."""
+        self.begin(call.name, call.id)
+        self.arguments(call.arguments)
+
+    def begin(self, name: str, id: str) -> None:
+        """A call begins."""
         self.turn()
-        self._out.append(CallBegun(self._calls, call.id, call.name))
-        self._out.append(CallArguments(self._calls, call.arguments))
+        self._out.append(CallBegun(self._calls, id, name))
         self._calls += 1
+
+    def arguments(self, text: str) -> None:
+        """More of the arguments of the last call."""
+        last = self._out[-1] if self._out else None
+        if isinstance(last, CallArguments):
+            self._out[-1] = CallArguments(last.index, last.text + text)
+        elif text:
+            self._out.append(CallArguments(self._calls - 1, text))
 
     def end(self) -> None:
         """The reply is over."""

@@ -1,4 +1,6 @@
-"""Tool calls as models write them: a class for each format, with a family's markers as fields."""
+"""Tool calls as models write them: a class for each format, with a family's markers as fields.
+
+Tags are read by `streams.TaggedCalls` alone."""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from json.decoder import (
 from typing import Any, ClassVar
 
 from .deltas import ToolCall
-from .values import Literals, Malformed, Tools, cast, dumped
+from .values import Literals, Malformed, Tools, dumped
 
 NAMES = ("name", "tool_name")
 ARGUMENTS = ("arguments", "parameters")
@@ -110,7 +112,12 @@ def _decoded(text: str) -> Any:
 _NAME = re.compile(r"[^\s<>{}\[\]()\"'=]{1,256}")
 
 
-def _named(text: str) -> str:
+def named(text: str) -> str:
+    """A name of a function.
+
+    Raises:
+        Malformed: it is none.
+    """
     name = text.strip()
     if not _NAME.fullmatch(name) or not name.isprintable():
         raise Malformed
@@ -158,7 +165,17 @@ class Named:
         if body.lstrip().startswith(("[", '{"name"')):
             return json_calls(body)
         begin = body.find("{")
-        head, arguments = body[:begin].strip(), arguments_of(body[begin:])
+        arguments = arguments_of(body[begin:])
+        name, id = self.head(body[:begin])
+        return [ToolCall(name, arguments, id)]
+
+    def head(self, text: str) -> tuple[str, str]:
+        """Name and id, of the text before the arguments.
+
+        Raises:
+            Malformed: it has no name.
+        """
+        head = text.strip()
         for marker in (*self.also, self.between, *self.also):
             head = head.removesuffix(marker).strip()
         id = head if self.numbered else ""
@@ -167,7 +184,7 @@ class Named:
             head = re.sub(r":\d+$", "", head)
         elif self.id_mark:
             head, _, id = head.partition(self.id_mark)
-        return [ToolCall(_named(head), arguments, id.strip() if id.isprintable() else "")]
+        return named(head), id.strip() if id.isprintable() else ""
 
 
 @dataclass(frozen=True)
@@ -196,46 +213,8 @@ class Tagged:
         """Between these stands text that closes nothing."""
         return self.value or self.parameter[0], self.shut
 
-    def read(self, body: str, tools: Tools) -> list[ToolCall]:
-        text = Literals(body)
-        calls = [self._call(text, tools)]
-        while not text.done():
-            calls.append(self._call(text, tools))
-        return calls
 
-    def _call(self, text: Literals, tools: Tools) -> ToolCall:
-        text.need(self.function[0])
-        name = _named(self._name(text))
-        schemas, arguments = tools.properties(name), dict[str, Any]()
-        while not (text.took(self.end) if self.end else text.done()):
-            text.need(self.parameter[0])
-            # A tag may say more of its value: name="…" string="true".
-            key, _, more = text.until(self.parameter[1]).partition('"')
-            key = key.strip()
-            if self.value:
-                text.need(self.value)
-            value = text.until(self.shut)
-            if self.lines:
-                value = value.removeprefix("\n").removesuffix("\n")
-            if self.wrap[0] and value.strip().startswith(self.wrap[0]):
-                value = value.strip().removeprefix(self.wrap[0]).removesuffix(self.wrap[1])
-            schema = schemas.get(key)
-            if "string=" in more:
-                schema = {"type": "string" if '"true' in more else _ANY}
-            if key in arguments or not key:
-                raise Malformed
-            arguments[key] = cast(value, schema)
-        return ToolCall(name, dumped(arguments))
-
-    def _name(self, text: Literals) -> str:
-        if self.function[1]:
-            return text.until(self.function[1])
-        end = text.text.find(self.parameter[0], text.at)
-        begin, text.at = text.at, len(text.text) if end < 0 else end
-        return text.text[begin : text.at]
-
-
-_ANY = ["integer", "number", "boolean", "null", "object", "array", "string"]
+ANY = ["integer", "number", "boolean", "null", "object", "array", "string"]
 
 
 @dataclass(frozen=True)
@@ -261,7 +240,13 @@ class Quoted:
         text = Literals(brace + rest, (self.quote, self.quote))
         arguments = text.value()
         text.end()
-        return [ToolCall(_named(head.removeprefix(self.before)), dumped(arguments))]
+        return [ToolCall(named(head.removeprefix(self.before)), dumped(arguments))]
+
+    def cut(self, body: str) -> list[ToolCall]:
+        """A call that is cut short, with the arguments that are complete."""
+        head, brace, rest = body.partition("{")
+        name = named(head.strip().removeprefix(self.before)) if brace else ""
+        return [_cut(name, Literals(rest, (self.quote, self.quote)), ":")] if name else []
 
 
 @dataclass(frozen=True)
@@ -270,13 +255,46 @@ class Python:
 
     marks: ClassVar[tuple[str, ...]] = ()
 
+    def cut(self, body: str) -> list[ToolCall]:
+        """The calls before the end, and the one that is cut short."""
+        text, calls = Literals(body), list[ToolCall]()
+        text.took("[")
+        begin = text.at
+        try:
+            while True:
+                name, arguments = text.call()
+                calls.append(ToolCall(named(name), dumped(arguments)))
+                begin = text.at
+                text.need(",")
+                begin = text.at
+        except Malformed:
+            name, bracket, rest = body[begin:].partition("(")
+            if bracket:
+                calls.append(_cut(named(name), Literals(rest), "="))
+        return calls
+
     def read(self, body: str, tools: Tools) -> list[ToolCall]:
         if re.match(r"\s*\[?\s*\{", body):
             return json_calls(body)
-        calls = [ToolCall(_named(name), dumped(args)) for name, args in Literals(body).calls()]
+        calls = [ToolCall(named(name), dumped(args)) for name, args in Literals(body).calls()]
         if not calls:
             raise Malformed
         return calls
+
+
+def _cut(name: str, text: Literals, sign: str) -> ToolCall:
+    """A call with the arguments that are complete, as JSON that lacks its end."""
+    arguments: dict[str, Any] = {}
+    try:
+        while not text.took("}") and not text.took(")"):
+            key, value = text.item(sign)
+            if text.done():  # it may go on
+                break
+            arguments[key] = value
+            text.need(",")
+    except Malformed:
+        pass
+    return ToolCall(name, dumped(arguments)[:-1])
 
 
 @dataclass(frozen=True)
@@ -296,7 +314,7 @@ class Code:
             text = Literals(body)
             name, arguments = text.call()
             text.end()
-            return [ToolCall(_named(name.removesuffix(".call")), dumped(arguments))]
+            return [ToolCall(named(name.removesuffix(".call")), dumped(arguments))]
         except Malformed:
             function = next((name for name in self.names if name in tools), "")
             if not (function and body):

@@ -184,12 +184,14 @@ class Literals:
         """`name(key=value, …)`."""
         name = self.match(_NAME)
         self.need("(")
-        arguments: dict[str, Any] = {}
-        for _ in self._items(")"):
-            key = self.match(_NAME)
-            self.need("=")
-            arguments[key] = self.value()
-        return name, arguments
+        return name, dict(self.item("=") for _ in self._items(")"))
+
+    def item(self, sign: str) -> tuple[str, Any]:
+        """A key, "=" or ":", and a value."""
+        text = self._quoted() if sign == ":" else None
+        key = self.match(_NAME if sign == "=" else _KEY).strip() if text is None else text
+        self.need(sign)
+        return key, self.value()
 
     def value(self) -> Any:
         if (text := self._quoted()) is not None:
@@ -201,7 +203,10 @@ class Literals:
         self._depth += 1
         if self._depth > _DEPTH:
             raise Malformed
-        made = self._object() if close == "}" else [self.value() for _ in self._items(close)]
+        if close == "}":
+            made: Any = dict(self.item(":") for _ in self._items(close))
+        else:
+            made = [self.value() for _ in self._items(close)]
         self._depth -= 1
         return made
 
@@ -238,15 +243,6 @@ class Literals:
             if not self.took(","):
                 self.need(close)
                 return
-
-    def _object(self) -> dict[str, Any]:
-        made: dict[str, Any] = {}
-        for _ in self._items("}"):
-            text = self._quoted()
-            key = self.match(_KEY).strip() if text is None else text
-            self.need(":")
-            made[key] = self.value()
-        return made
 
     def _quoted(self) -> str | None:
         """A string, if one begins here."""

@@ -13,11 +13,12 @@ from starlette.routing import Route
 from ....chat.replies import CallArguments, CallBegun, Content, Delta, Reasoning
 from ...answers import Answer, ParsedToken, Reply
 from ...chat import ChatProtocol, serve_chat
-from ...chat_requests import arguments_of, prepare
+from ...chat_requests import prepare
 from ...endpoint import EVENTS, Answers, Call, Handler, named_event, route
 from ...errors import Refused
 from ...requests import ChatParams, Finished, GrammarSpec, Request, Tokenize
 from ...server import Server
+from ...tools import arguments_of
 from .inputs import Block, InputMessage, converted
 from .schemas import (
     ANTHROPIC,

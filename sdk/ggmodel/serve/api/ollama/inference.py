@@ -15,12 +15,13 @@ from ....chat.replies import CallArguments, CallBegun, Content, Reasoning
 from ....names import as_jinja
 from ...answers import Answer, ParsedCall, ParsedToken, Reply
 from ...chat import ChatProtocol, serve_chat
-from ...chat_requests import Message, arguments_of, check_count, tool_call
+from ...chat_requests import Message, check_count, tool_call
 from ...endpoint import LINES, Answers, Call, Handler, line, route
 from ...errors import Refused
 from ...infill import fill_prompt
 from ...requests import ChatParams, Embed, Finished, Render, Request, Rows, Started, Token
 from ...server import Server
+from ...tools import arguments_of
 from ..openai.schemas import logprobs
 from .schemas import (
     OLLAMA,

@@ -8,10 +8,9 @@ from typing import Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
-from ...chat_requests import arguments_of
 from ...endpoint import Call
 from ...errors import Refused
-from ...tools import INPUT, ToolSet, callable_tools, custom, function
+from ...tools import INPUT, ToolSet, arguments_of, callable_tools, custom, function
 from .tools import TEXT, CustomFormat, ToolChoiceMode, chosen
 
 _STRING: Any = {"type": "string"}
