@@ -61,6 +61,8 @@ class Limits:
         serve_connections: connections that the server keeps open.
         serve_fetch_bytes: an image or a sound that the server fetches from an allowed host.
         serve_fetch_seconds: time to fetch it.
+        serve_files: files that the server keeps for batches, and batches.
+        serve_files_bytes: all of them together; the answers of one batch.
         serve_items: images, sounds and videos in a request to the server.
         serve_items_bytes: files of all images, sounds and videos in a request, those that are
             fetches included.
@@ -138,6 +140,8 @@ class Limits:
     serve_connections: int = 4096
     serve_fetch_bytes: int = 32 << 20
     serve_fetch_seconds: float = 20.0
+    serve_files: int = 1000
+    serve_files_bytes: int = 4 << 30
     serve_items: int = 64
     serve_items_bytes: int = 256 << 20
     serve_json_escapes: int = 1 << 22

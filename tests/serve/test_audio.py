@@ -15,9 +15,9 @@ import openai
 import pytest
 
 import ggmodel
-from ggmodel.serve.api.openai import audio
-from ggmodel.serve.api.openai.audio import read_form
+from ggmodel.serve import endpoint
 from ggmodel.serve.errors import Refused
+from ggmodel.serve.forms import Form, read_form
 from ggmodel.serve.requests import Segment, Transcribe, Transcript
 from ggmodel.serve.runners.work import Work
 from ggmodel.serve.server import Server
@@ -146,12 +146,12 @@ def test_a_wrong_form_writes_nothing_to_the_log(caplog: pytest.LogCaptureFixture
 def test_forms_are_read_beside_the_event_loop(hears: str, monkeypatch: pytest.MonkeyPatch):
     reading, may_end = threading.Event(), threading.Event()
 
-    def slow(body: bytes, content_type: str) -> dict[str, list[bytes]]:
+    def slow(body: bytes, content_type: str) -> Form:
         reading.set()
         may_end.wait(20)
         return read_form(body, content_type)
 
-    monkeypatch.setattr(audio, "read_form", slow)
+    monkeypatch.setattr(endpoint, "read_form", slow)
     ask = functools.partial(httpx.post, f"{hears}/v1/audio/translations", files={"file": SOUND})
     with ThreadPoolExecutor(1) as pool:
         form = pool.submit(ask, timeout=30)

@@ -49,6 +49,13 @@ class Serving:
         None, "Tokens of an answer at most; default: until the context is full."
     )
     manage: bool = option(False, "Allow requests to download, create and remove models.")
+    file_folder: str | None = option(
+        None,
+        "Folder for uploaded files and batches, which outlive the server there; default: a "
+        "temporary one.",
+        "--files",
+        metavar="FOLDER",
+    )
     log_requests: bool = option(
         True, "Log each request in a line on standard error.", "--log-requests/--no-log-requests"
     )
@@ -93,6 +100,7 @@ class Serving:
             manage=self.manage,
             log_requests=self.log_requests or self.verbose,
             verbose=self.verbose,
+            files=self.file_folder,
         )
 
     def listening(self) -> Listening:

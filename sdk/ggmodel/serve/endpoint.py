@@ -26,6 +26,7 @@ from starlette.routing import Route
 from ..bounds import limits
 from .bodies import ClientGone, decoded, ignored
 from .errors import Problem, Refused, logger, problem_of
+from .forms import Form, read_form
 
 if TYPE_CHECKING:
     from .bodies import Receive
@@ -150,6 +151,12 @@ class Call:
         return self._scope["app"].routes
 
     @property
+    def base_url(self) -> str:
+        """The URL of this server as the client calls it, perhaps through a proxy."""
+        scheme = self.headers.get("x-forwarded-proto", self._scope["scheme"])
+        return f"{'https' if scheme == 'https' else 'http'}://{self.headers.get('host', '')}"
+
+    @property
     def query(self) -> str:
         return self._scope["query_string"].decode("latin-1")
 
@@ -163,6 +170,14 @@ class Call:
         fields = await ignored(self.body, kind)
         self.warn_ignored([*fields, *getattr(value, "ignored", ())])
         return value
+
+    async def form(self) -> Form:
+        """The body as a form.
+
+        Raises:
+            Refused: it is no such form.
+        """
+        return await asyncio.to_thread(read_form, self.body, self.headers.get("content-type", ""))
 
     async def fetch(self, url: str, param: str) -> bytes:
         """See `Media.fetch`; refuses files that exceed `serve_items_bytes` together, too."""

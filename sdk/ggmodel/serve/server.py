@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..bounds import limits
+from .batch.jobs import Jobs
+from .batch.store import FileStore
 from .bodies import Bodies
 from .media import Media
 from .metrics import Metrics
@@ -87,6 +90,7 @@ class Settings:
         max_tokens: the longest answer; None for what has room in the context.
         timeout: seconds that a request may take; 0 for no limit.
         manage: requests may download, make and remove models of this machine.
+        files: the folder of uploaded files and batches; None for a temporary one.
         log_requests: a line for each on standard error. verbose: their bodies and those of answers,
             too.
     """
@@ -103,6 +107,7 @@ class Settings:
     manage: bool = False
     log_requests: bool = False
     verbose: bool = False
+    files: str | None = None
 
 
 @dataclass
@@ -111,6 +116,7 @@ class Server:
 
     Attributes:
         stored: answers that later requests go on from.
+        files: that clients have uploaded. jobs: their batches.
         changes: threads that download and make models; others have to wait for nothing there.
     """
 
@@ -121,20 +127,32 @@ class Server:
     stored: ResponseStore = field(default_factory=ResponseStore)
     changes: Executor = field(default_factory=lambda: ThreadPoolExecutor(_CHANGES, "changes"))
     media: Media = field(init=False)
+    files: FileStore = field(init=False)
+    jobs: Jobs = field(init=False)
     log: RequestLog | None = field(init=False)
 
     def __post_init__(self) -> None:
         self.log = RequestLog() if self.settings.log_requests else None
+        self.files = FileStore(self.settings.files)
+        self.jobs = Jobs(self.files, self._routes)
         self.media = Media(self.settings.media_folders, self.settings.media_hosts)
 
     def start(self) -> None:
         """Begins what need not wait for requests."""
         self.models.start()
+        self.jobs.start()
+
+    def _routes(self) -> Sequence[Any]:
+        from .api import routes
+
+        return routes(self)
 
     async def close(self) -> None:
         """Ends all runners."""
+        await self.jobs.close()
         self.media.close()
         self.changes.shutdown(wait=False, cancel_futures=True)
         await self.models.close()
+        self.files.close()
         if self.log is not None:
             self.log.close()

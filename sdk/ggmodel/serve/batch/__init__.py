@@ -10,8 +10,9 @@ import asyncio
 import hashlib
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -23,11 +24,11 @@ from ...errors import ConfigError, FormatError, WriteError
 from ...platforms.files import NO_LINKS, lock
 from ...reading import too_large
 from ...storage import check_target, is_at, naming, replace
-from ..api import make_app
-from ..server import Server
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from ..server import Server
 
 __all__ = ["AnswerFile", "RequestFile", "answer_here"]
 
@@ -232,21 +233,22 @@ _BUSY = (429, 503)  # the queue is full; the runner was lost, and is started aga
 _WAIT = 0.5  # seconds, doubled with each try
 
 
-async def ask(app: Any, url: str, body: bytes) -> tuple[int, bytes]:
+async def ask(app: Any, url: str, body: bytes, key: str = "") -> tuple[int, bytes]:
     """The status and the body of an answer; where a model is away for a moment, it is asked again.
 
     Args:
         app: an ASGI application.
+        key: who asks, see `Call.key`.
     """
     for attempt in range(1, _TRIES + 1):
-        status, answer = await _ask(app, url, body)
+        status, answer = await _ask(app, url, body, key)
         if status not in _BUSY or attempt == _TRIES:
             break
         await asyncio.sleep(_WAIT * 2**attempt)
     return status, answer
 
 
-async def _ask(app: Any, url: str, body: bytes) -> tuple[int, bytes]:
+async def _ask(app: Any, url: str, body: bytes, key: str) -> tuple[int, bytes]:
     sent = False
     status = 500
     parts: list[bytes] = []
@@ -282,6 +284,7 @@ async def _ask(app: Any, url: str, body: bytes) -> tuple[int, bytes]:
         ],
         "client": None,
         "server": ("127.0.0.1", 0),
+        "ggmodel.key": key,
     }
     await app(scope, receive, send)
     return status, b"".join(parts)
@@ -301,12 +304,33 @@ async def answer_here(
         width: requests that are asked at a time.
         progress: called with the number of answers after each.
     """
-    app, free = make_app(server), asyncio.Semaphore(width)
+    from ..api import make_app
+
+    app = make_app(server)
+    try:
+        await answer_all(requests, answers, partial(ask, app), width, progress)
+    finally:
+        await server.close()
+
+
+Ask = Callable[[str, bytes], Awaitable[tuple[int, bytes]]]
+
+
+async def answer_all(
+    requests: RequestFile, answers: AnswerFile, ask: Ask, width: int, progress: Progress
+) -> None:
+    """Answers the requests that have no answer yet, several at a time.
+
+    Args:
+        ask: the status and the body of an answer to a URL and a body.
+        width, progress: see `answer_here`.
+    """
+    free = asyncio.Semaphore(width)
     under_way: deque[tuple[RequestLine, asyncio.Task[tuple[int, bytes]]]] = deque()
 
     async def answer(line: RequestLine) -> tuple[int, bytes]:
         async with free:
-            return await ask(app, line.url, bytes(line.body))
+            return await ask(line.url, bytes(line.body))
 
     async def write_first() -> None:
         line, task = under_way[0]
@@ -323,7 +347,9 @@ async def answer_here(
         while under_way:
             await write_first()
     finally:
-        for _, task in under_way:
-            task.cancel()
+        # A request may end with an error instead, and be asked again: it is cancelled again.
+        while left := [task for _, task in under_way if not task.done()]:
+            for task in left:
+                task.cancel()
+            await asyncio.wait(left, timeout=_WAIT)
         await asyncio.gather(*(task for _, task in under_way), return_exceptions=True)
-        await server.close()

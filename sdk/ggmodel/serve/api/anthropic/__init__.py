@@ -19,6 +19,7 @@ from ...errors import Refused
 from ...requests import ChatParams, Finished, GrammarSpec, Request, Tokenize
 from ...server import Server
 from ...tools import arguments_of
+from . import batches
 from .inputs import Block, InputMessage, converted
 from .schemas import (
     ANTHROPIC,
@@ -113,6 +114,7 @@ def routes(server: Server) -> list[Route]:
             "/v1/messages", create, MessageRequest, Answers(MessageAnswer, {EVENTS: [MessageEvent]})
         ),
         post("/v1/messages/count_tokens", count, CountRequest, Answers(TokenCount)),
+        *batches.routes(server),
     ]
 
 

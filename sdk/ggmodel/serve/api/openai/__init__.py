@@ -14,7 +14,7 @@ from ...pool import Condition, ListedModel, best_name
 from ...server import Server
 from ..anthropic import models as anthropic_models
 from ..anthropic.models import ModelInfo, ModelPage, asks_anthropic
-from . import audio, chat, completions, embeddings, responses
+from . import audio, chat, completions, embeddings, files, responses
 from .schemas import OPENAI, Model, ModelList, ModelMeta, ModelStatus
 
 __all__ = ["OPENAI", "routes"]
@@ -89,6 +89,7 @@ def routes(server: Server) -> list[Route]:
         embeddings.routes,
         _model_routes,
         responses.routes,
+        files.routes,
         audio.routes,
     )
     return [one for part in parts for one in part(server)]
