@@ -11,7 +11,7 @@ import httpx
 import openai
 import pytest
 
-from ggmodel.serve.tools import arguments_of
+from ggmodel.serve.tools import written_arguments
 from tests.serve.test_tools import ASKED
 
 WORDS: Any = {
@@ -139,5 +139,5 @@ def test_ollama_keeps_cut_calls(http: httpx.Client):
     ],
 )
 def test_what_is_complete_of_arguments_is_read(text: str, expected: Any):
-    assert arguments_of(text) == expected
-    assert "a" in arguments_of('{"a":' * 5000)
+    assert written_arguments(text) == expected
+    assert "a" in written_arguments('{"a":' * 5000)

@@ -203,10 +203,16 @@ _DEEPEST, _TRIED = 64, 4
 
 
 def arguments_of(text: str) -> dict[str, Any]:
-    """The arguments of a call, JSON text, as an object: what is complete of JSON that is cut short,
-    and any other text, such as a model may have written, under a name."""
+    """The arguments of a call, JSON text, as an object; a text that is none, such as a model may
+    have written, under a name."""
     value = _decoded(text or "{}")
-    if isinstance(value, dict):
+    return value if isinstance(value, dict) else {"arguments": text}
+
+
+def written_arguments(text: str) -> dict[str, Any]:
+    """The arguments of a call in an answer; of JSON that is cut short what is complete."""
+    value = arguments_of(text)
+    if value != {"arguments": text}:
         return value
     at, closers, ends = 0, "", deque[tuple[int, str]](maxlen=_TRIED)
     while len(closers) < _DEEPEST and (match := _SIGNS.search(text, at)):

@@ -18,7 +18,7 @@ from ...endpoint import EVENTS, Answers, Call, Handler, named_event, route
 from ...errors import Refused
 from ...requests import ChatParams, Finished, GrammarSpec, Request, Tokenize
 from ...server import Server
-from ...tools import arguments_of
+from ...tools import written_arguments
 from . import batches
 from .inputs import Block, InputMessage, converted
 from .schemas import (
@@ -270,5 +270,5 @@ def _blocks(reply: Reply) -> list[AnswerBlock]:
     if reply.content or not (reply.reasoning or reply.calls):
         blocks.append(TextBlock(reply.content))
     return blocks + [
-        ToolUseBlock(one.id, one.name, arguments_of(one.arguments)) for one in reply.calls
+        ToolUseBlock(one.id, one.name, written_arguments(one.arguments)) for one in reply.calls
     ]

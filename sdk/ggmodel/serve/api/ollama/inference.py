@@ -21,7 +21,7 @@ from ...errors import Refused
 from ...infill import fill_prompt
 from ...requests import ChatParams, Embed, Finished, Render, Request, Rows, Started, Token
 from ...server import Server
-from ...tools import arguments_of
+from ...tools import written_arguments
 from ..openai.schemas import logprobs
 from .schemas import (
     OLLAMA,
@@ -191,7 +191,7 @@ class Chats(OllamaProtocol[ChatRequest]):
 def _answered(calls: list[ParsedCall]) -> list[AnsweredCall]:
     """Calls of functions. Arguments are objects here."""
     return [
-        AnsweredCall(one.id, AnsweredFunction(i, one.name, arguments_of(one.arguments)))
+        AnsweredCall(one.id, AnsweredFunction(i, one.name, written_arguments(one.arguments)))
         for i, one in enumerate(calls)
     ]
 

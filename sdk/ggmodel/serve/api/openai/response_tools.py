@@ -10,7 +10,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from ...endpoint import Call
 from ...errors import Refused
-from ...tools import INPUT, ToolSet, arguments_of, callable_tools, custom, function
+from ...tools import INPUT, ToolSet, callable_tools, custom, function, written_arguments
 from .tools import TEXT, CustomFormat, ToolChoiceMode, chosen
 
 _STRING: Any = {"type": "string"}
@@ -249,7 +249,7 @@ def call_item(callee: Callee, ids: Mapping[str, Any], text: str = "") -> CallIte
         return FunctionCall(name=callee.name, namespace=namespace, arguments=text, **ids)
     if callee.type == "custom":
         return CustomToolCall(name=callee.name, namespace=namespace, input=text, **ids)
-    arguments = arguments_of(text)
+    arguments = written_arguments(text)
     milliseconds = arguments.get("timeout_ms")
     if not isinstance(milliseconds, int):
         milliseconds = None
