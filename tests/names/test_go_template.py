@@ -9,6 +9,7 @@ import pytest
 from ggmodel.chat import ChatTemplate
 from ggmodel.errors import Unsupported
 from ggmodel.names.go_template import as_jinja
+from ggmodel.serve.requests import template_abilities
 
 TALK = [
     {"role": "system", "content": "S"},
@@ -77,6 +78,42 @@ def test_tools_are_json():
         'f x=< y=1 {"y":1,"x":"<"}'
     )
     assert rendered(template, talk, tools=[TOOL]) == wanted
+
+
+@pytest.mark.parametrize(
+    ("variables", "wanted"),
+    [
+        ({}, "set think  |"),  # as Ollama's own default is
+        ({"enable_thinking": False}, "set  |"),
+        ({"enable_thinking": True, "reasoning_effort": "low"}, "set think low |"),
+    ],
+)
+@pytest.mark.parametrize(
+    "end", ["{{ if .Messages }}{{ end }}", "{{ if .Prompt }}{{ end }}{{ .Response }}"]
+)
+def test_thoughts_are_wanted_or_not(variables: dict[str, object], wanted: str, end: str):
+    template = "{{ if .IsThinkSet }}set{{ end }} {{ if .Think }}think {{ end }}{{ .ThinkLevel }} |"
+    assert rendered(template + end, TALK[3:], **variables) == wanted
+
+
+def test_thoughts_of_the_conversation():
+    talk = [TALK[1], {"role": "assistant", "content": "c", "reasoning_content": "hm"}, TALK[3]]
+    template = "{{ range .Messages }}{{ with .Thinking }}({{ . }}){{ end }}{{ .Content }}{{ end }}"
+    assert rendered(template, talk) == "a{{ b }}(hm)cd"
+
+
+@pytest.mark.parametrize(
+    ("template", "abilities"),
+    [
+        (CHATML, []),
+        ("{{ .System }}{{ .Prompt }}", []),
+        ("{{ range .Messages }}{{ .Content }}{{ end }}{{ json .Tools }}", ["tools"]),
+        ("{{ range .Messages }}{{ .Thinking }}{{ end }}", ["thinking"]),
+        ("{{ range .Messages }}{{ end }}{{ if .Think }}{{ end }}", ["thinking"]),
+    ],
+)
+def test_a_template_says_no_more_than_it_has(template: str, abilities: list[str]):
+    assert template_abilities(as_jinja(template, "m")) == abilities
 
 
 @pytest.mark.parametrize(

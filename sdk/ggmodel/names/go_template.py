@@ -184,13 +184,21 @@ _COLLATE = (
     "{%- if last and last['role'] == m['role'] and m['role'] != 'tool' -%}"
     "{%- set one = dict(last, content=last['content'] + '\\n\\n' + text) -%}"
     "{%- set all.messages = all.messages[:-1] + [one] -%}"
-    "{%- else -%}{%- set all.messages = all.messages + [dict(m, content=text)] -%}{%- endif -%}"
-    "{%- endfor -%}"
+    "{%- else -%}{%- set all.messages = all.messages + [dict(m, content=text{OF_MESSAGE})] -%}"
+    "{%- endif -%}{%- endfor -%}"
 )
 _WHOLE = (
-    "{%- set root = {'system': all.system, 'messages': all.messages, 'tools': tools or [], "
-    "'response': ''} -%}"
+    "{%- set root = dict({'system': all.system, 'messages': all.messages, 'response': ''}, **own) "
+    "-%}"
 )
+# Fields beside the messages. A template gets those that it reads: the rest would be taken for what
+# the model can do.
+_OWN = {
+    "Tools": "'tools': tools or []",
+    "Think": "'think': enable_thinking | default(true)",
+    "ThinkLevel": "'think_level': reasoning_effort | default('')",
+    "IsThinkSet": "'is_think_set': true",
+}
 # Templates without messages are written once a turn, the last time up to the answer.
 _TURNS = (
     "{%- macro turn(root) -%}{TURN}{%- endmacro -%}{%- macro last(root) -%}{LAST}{%- endmacro -%}"
@@ -198,13 +206,13 @@ _TURNS = (
     "{%- for m in all.messages -%}"
     "{%- if m['role'] == 'system' and (t.prompt or t.response) "
     "or m['role'] == 'user' and t.response -%}"
-    "{{ turn({'system': t.system, 'prompt': t.prompt, 'response': t.response}) }}"
+    "{{ turn(dict({'system': t.system, 'prompt': t.prompt, 'response': t.response}, **own)) }}"
     "{%- set t.system = '' -%}{%- set t.prompt = '' -%}{%- set t.response = '' -%}{%- endif -%}"
     "{%- if m['role'] == 'system' -%}{%- set t.system = m['content'] -%}"
     "{%- elif m['role'] == 'user' -%}{%- set t.prompt = m['content'] -%}"
     "{%- elif m['role'] == 'assistant' -%}{%- set t.response = m['content'] -%}{%- endif -%}"
     "{%- endfor -%}"
-    "{{ last({'system': t.system, 'prompt': t.prompt, 'response': t.response}) }}"
+    "{{ last(dict({'system': t.system, 'prompt': t.prompt, 'response': t.response}, **own)) }}"
 )
 
 
@@ -220,12 +228,17 @@ def as_jinja(template: str, name: str) -> str:
     try:
         nodes = _nodes(template)
         fields = {match[1] for match in re.finditer(r"\.(\w+)", " ".join(n[1] for n in nodes))}
+        thoughts = ", thinking=m['reasoning_content'] or ''" if "Thinking" in fields else ""
+        own = ", ".join(value for name, value in _OWN.items() if name in fields)
+        begin = (
+            _SHOW + _COLLATE.replace("{OF_MESSAGE}", thoughts) + f"{{%- set own = {{{own}}} -%}}"
+        )
         if "Messages" in fields:
-            return _SHOW + _COLLATE + _WHOLE + _Writer().write(nodes)
+            return begin + _WHOLE + _Writer().write(nodes)
         if "Response" not in fields:
             nodes.append(("action", ".Response"))
         turn, last = _Writer().write(nodes), _Writer(until_response=True).write(nodes)
-        return _SHOW + _COLLATE + _TURNS.replace("{TURN}", turn).replace("{LAST}", last)
+        return begin + _TURNS.replace("{TURN}", turn).replace("{LAST}", last)
     except Unsupported as error:
         raise Unsupported(
             f"the chat template of {name} in Ollama {error}; pass template= with Jinja text, or "

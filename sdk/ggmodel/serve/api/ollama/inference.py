@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
@@ -105,6 +106,10 @@ class OllamaProtocol(ChatProtocol[R]):
 
     async def prepared(self, requests: list[Request]) -> list[Request]:
         self.clock.loaded()
+        thinks = self.params.think not in (None, False)
+        if thinks and "thinking" not in self.runner.state.abilities:
+            name = json.dumps(self.params.model)
+            raise Refused(f"{name} does not support thinking; leave think out", param="think")
         return await super().prepared(requests)
 
     def frame(self, part: Any) -> bytes:

@@ -75,6 +75,7 @@ def routes(server: Server) -> list[Route]:
         add("POST", "/api/pull", pull_model, NameRequest, steps),
         add("POST", "/api/create", create, CreateRequest, steps),
         add("POST", "/api/copy", copy, CopyRequest, empty),
+        add("POST", "/api/push", push, NameRequest, steps),
         add("DELETE", "/api/delete", delete, NameRequest, empty),
         route("HEAD", blobs, has_blob, server, OLLAMA, answers=empty),
         route("POST", blobs, put_blob, server, OLLAMA, uploads=True, answers=made_anew),
@@ -121,6 +122,15 @@ async def _origin(call: Call, name: str) -> str | ResolvedModel:
     if served is None or "store" in served.details:
         return name
     return await asyncio.to_thread(find, served.source or served.path, download=False)
+
+
+async def push(call: Call) -> None:
+    """Refuse to send a model to a registry."""
+    params = await call.decode(NameRequest)
+    raise Unsupported(
+        f"{params.target!r:.200} is not pushed: this server sends no models; `ollama push` sends "
+        "those of Ollama's own store"
+    )
 
 
 async def delete(call: Call) -> None:
