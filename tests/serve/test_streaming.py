@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -11,10 +12,9 @@ import httpx
 import pytest
 
 from ggmodel.errors import ComputeError, OutOfMemory
-from ggmodel.serve import endpoint
 from ggmodel.serve.endpoint import together
-from ggmodel.serve.requests import Event, Finished, Request, Started, TokenEvent
-from ggmodel.serve.server import Server
+from ggmodel.serve.requests import Event, Finished, PromptProgress, Request, Started, TokenEvent
+from ggmodel.serve.server import Server, Settings
 from tests.serve.conftest import serving
 from tests.serve.standin import InProcess, InProcessModels
 
@@ -34,6 +34,18 @@ class Slow(InProcess):
         yield Started([1, 2, 3])
         while not self.release.is_set():
             await asyncio.sleep(0.01)
+        yield TokenEvent("Hello")
+        yield Finished("stop", 3, 1)
+
+
+class Reading(InProcess):
+    """Tells how far its prefill is, where asked for, and is silent for a while."""
+
+    async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
+        yield Started([1, 2, 3])
+        for processed in (1, 3) if request.progress else ():
+            yield PromptProgress(3, 1, processed, processed / 4)
+        await asyncio.sleep(0.1)
         yield TokenEvent("Hello")
         yield Finished("stop", 3, 1)
 
@@ -60,12 +72,11 @@ class Failing(InProcess):
     ],
 )
 def test_a_stream_begins_before_the_prompt_is_computed(
-    runner: InProcess, path: str, body: Any, first: str, ping: str, monkeypatch: pytest.MonkeyPatch
+    runner: InProcess, path: str, body: Any, first: str, ping: str
 ):
-    monkeypatch.setattr(endpoint, "_PING_SECONDS", 0.03)
     slow, text = Slow(runner.model), ""
     with (
-        serving(Server(InProcessModels(slow))) as url,
+        serving(Server(InProcessModels(slow), Settings(ping_seconds=0.03))) as url,
         httpx.stream("POST", f"{url}{path}", json=body, timeout=20) as answer,
     ):
         assert answer.status_code == 200
@@ -76,6 +87,40 @@ def test_a_stream_begins_before_the_prompt_is_computed(
     assert text.index(first) < text.index("Hello")
     if path == "/v1/messages":
         assert text.startswith("event: message_start") and 'data: {"type":"ping"}' in text
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "empty"),
+    [(CHAT, ASK, {}), ("/v1/completions", TEXT, ""), ("/completion", TEXT, "")],
+)
+def test_steps_of_the_prefill_are_told_to_those_who_ask(
+    runner: InProcess, path: str, body: Any, empty: object
+):
+    with serving(Server(InProcessModels(Reading(runner.model)))) as url:
+
+        def parts(**more: Any) -> list[Any]:
+            text = httpx.post(f"{url}{path}", json={**body, **more}, timeout=20).text
+            events = [one.removeprefix("data: ") for one in text.split("\n\n")]
+            return [json.loads(one) for one in events if one.startswith("{")]
+
+        told = [one for one in parts(return_progress=True) if "prompt_progress" in one]
+        assert [one["prompt_progress"] for one in told] == [
+            {"total": 3, "cache": 1, "processed": 1, "time_ms": 250},
+            {"total": 3, "cache": 1, "processed": 3, "time_ms": 750},
+        ]
+        choice = told[0]["choices"][0] if "choices" in told[0] else told[0]
+        assert choice.get("delta", choice.get("text", choice.get("content"))) == empty
+        for silent in ({}, {"return_progress": False}, {"return_progress": None}):
+            assert not any("prompt_progress" in one for one in parts(**silent))
+        whole = {**body, "stream": False, "return_progress": True}
+        assert "prompt_progress" not in httpx.post(f"{url}{path}", json=whole, timeout=20).text
+
+
+@pytest.mark.parametrize(("seconds", "pinged"), [(0.02, True), (-1, False), (0, False)])
+def test_pings_come_as_often_as_is_wanted(runner: InProcess, seconds: float, pinged: bool):
+    models = InProcessModels(Reading(runner.model))
+    with serving(Server(models, Settings(ping_seconds=seconds))) as url:
+        assert (": ping" in httpx.post(f"{url}{CHAT}", json=ASK, timeout=20).text) == pinged
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,9 @@ class Serving:
     )
     verbose: bool = option(False, "Log the bodies of requests and answers, too, but for media.")
     timeout: float = option(3600.0, "Seconds that a request may take (0 = no limit).")
+    sse_ping_interval: float = option(
+        15.0, "Seconds of silence in a stream of events before a ping (-1 = no pings)."
+    )
     drain: int = option(30, "Seconds that running requests have to finish at shutdown.")
     tls_certificate: str | None = option(None, "TLS certificate (PEM), for https.", metavar="FILE")
     tls_key: str | None = option(
@@ -97,6 +100,7 @@ class Serving:
             media_hosts=tuple(self.media_host or ()),
             max_tokens=self.max_tokens,
             timeout=self.timeout,
+            ping_seconds=self.sse_ping_interval,
             manage=self.manage,
             log_requests=self.log_requests or self.verbose,
             verbose=self.verbose,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..chat.replies import CallArguments, CallBegun, Content, Delta, Reasoning
 from ..errors import ComputeError
 from .endpoint import some
-from .requests import ChatParams, Finished, Started, Token, TokenEvent
+from .requests import ChatParams, Finished, PromptProgress, Started, Token, TokenEvent
 from .tools import CustomInput
 
 if TYPE_CHECKING:
@@ -32,10 +32,12 @@ class ParsedToken(NamedTuple):
 
     Attributes:
         token: where log-probabilities were asked for.
+        progress: a step of the prefill, and no token.
     """
 
     deltas: list[Delta]
     token: Token | None
+    progress: PromptProgress | None = None
 
 
 class Answer:
@@ -105,6 +107,8 @@ class Answer:
                     self._unread += 1
                 if deltas or token is not None:
                     yield self._noted(deltas, token)
+            elif isinstance(event, PromptProgress):
+                yield ParsedToken([], None, event)
             elif isinstance(event, Finished):
                 end = [] if parser is None else parser.end(cut=event.reason == "length")
                 rest = self._noted(end, None).deltas

@@ -13,7 +13,7 @@ from .endpoint import EVENTS, PING, Call, event, some
 
 if TYPE_CHECKING:
     from ..chat.replies import ReplyFormat
-    from .requests import Request, Runner
+    from .requests import PromptProgress, Request, Runner
 
 T = TypeVar("T")
 
@@ -84,6 +84,10 @@ class ChatProtocol(ABC, Generic[T]):
     def chunks(self, index: int, parsed: ParsedToken) -> Iterable[Any]:
         """The parts of a stream for a token of an answer."""
 
+    def prefilled(self, index: int, progress: PromptProgress) -> Iterable[Any]:
+        """The parts of a stream for a step of the prefill."""
+        return ()
+
     @abstractmethod
     async def last(self, index: int, answer: Answer) -> Iterable[Any]:
         """The parts of a stream at the end of an answer."""
@@ -120,7 +124,11 @@ async def _stream(chat: ChatProtocol[Any], call: Call, answers: list[Answer]) ->
                 await call.begin()
             await call.send_all(map(chat.frame, await chat.first(index, answer)))
             async for parsed in answer:
-                await call.send_all(map(chat.frame, chat.chunks(index, parsed)))
+                if parsed.progress is not None:
+                    parts = chat.prefilled(index, parsed.progress)
+                else:
+                    parts = chat.chunks(index, parsed)
+                await call.send_all(map(chat.frame, parts))
             await call.send_all(map(chat.frame, await chat.last(index, answer)))
 
     async with call.stream(chat.media_type, chat.ping):

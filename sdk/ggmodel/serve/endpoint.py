@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from .server import Server
 
 _AT_ONCE = 64  # answers of one request that are under way
-_PING_SECONDS = 15.0  # of silence, after which a ping keeps clients and proxies waiting
 PING = b": ping\n\n"
 DONE = b"data: [DONE]\n\n"
 _encode = msgspec.json.Encoder().encode
@@ -257,7 +256,7 @@ class Call:
         """Sends status and headers of a stream, unless they were sent."""
         if not self.status:
             await self.start(200, _HEADERS, self._media_type)
-            if self._media_type == EVENTS:
+            if self._media_type == EVENTS and self.server.settings.ping_seconds > 0:
                 self._alive = asyncio.ensure_future(self._keep_alive())
 
     async def send_all(self, parts: Iterable[bytes]) -> None:
@@ -269,7 +268,7 @@ class Call:
     async def _keep_alive(self) -> None:
         while True:
             before = self._sent
-            await asyncio.sleep(_PING_SECONDS)
+            await asyncio.sleep(self.server.settings.ping_seconds)
             if self._sent == before:
                 await self.send(self._ping)
 

@@ -64,6 +64,7 @@ class Request(Struct):
             leaves out the oldest turns of a chat, and the middle of another prompt.
         grammar: the form that the text has to obey.
         special: special tokens are part of the text; without them it reads as `generate` gives it.
+        progress: tell how far the prefill is, by `PromptProgress`.
         prompt_logprobs: how many of the likeliest tokens to tell at each place of the prompt, 0 for
             the prompt's own alone; None for no log-probabilities of the prompt.
     """
@@ -73,6 +74,7 @@ class Request(Struct):
     grammar: GrammarSpec | None = None
     special: bool = False
     prompt_logprobs: int | None = None
+    progress: bool = False
 
 
 class Token(Struct, array_like=True):
@@ -104,6 +106,21 @@ class Started(Struct, tag=True):
     prompt: list[int]
     ending: str = ""
     tokens: list[Token] | None = None
+
+
+class PromptProgress(Struct, tag=True):
+    """A step of the prefill; the first one before any.
+
+    Attributes:
+        total: positions of the prompt. reused: of these, those taken from the cache.
+        processed: those that are computed, with the reused ones.
+        seconds: since the request got its slot.
+    """
+
+    total: int
+    reused: int
+    processed: int
+    seconds: float
 
 
 class TokenEvent(Struct, tag=True):
@@ -143,7 +160,7 @@ class Finished(Struct, tag=True):
     reasoning_tokens: int = 0
 
 
-Event = Started | TokenEvent | Finished
+Event = Started | PromptProgress | TokenEvent | Finished
 
 
 class Embed(Struct):
@@ -367,8 +384,8 @@ class Runner(Protocol):
         ...
 
     def generate(self, request: Request) -> AsyncGenerator[Event, None]:
-        """`Started`, a `TokenEvent` a token, `Finished`. Closing the iterator cancels the
-        request within one step."""
+        """`Started`, `PromptProgress` where asked for, a `TokenEvent` a token, `Finished`. Closing
+        the iterator cancels the request within one step."""
         ...
 
     async def embed(self, request: Embed) -> Rows: ...

@@ -89,6 +89,8 @@ class Settings:
         media_hosts: hosts whose images and sounds requests may name.
         max_tokens: the longest answer; None for what has room in the context.
         timeout: seconds that a request may take; 0 for no limit.
+        ping_seconds: of silence in a stream of events, after which a ping keeps clients and proxies
+            waiting; 0 or less for no pings.
         manage: requests may download, make and remove models of this machine.
         files: the folder of uploaded files and batches; None for a temporary one.
         log_requests: a line for each on standard error. verbose: their bodies and those of answers,
@@ -104,6 +106,7 @@ class Settings:
     media_hosts: tuple[str, ...] = ()
     max_tokens: int | None = None
     timeout: float = 3600.0
+    ping_seconds: float = 15.0
     manage: bool = False
     log_requests: bool = False
     verbose: bool = False

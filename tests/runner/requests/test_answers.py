@@ -277,6 +277,26 @@ def test_a_truncated_prompt_is_answered(stories: LoadedModel):
 
 
 class TestTaking:
+    def test_steps_of_the_prefill(self):
+        with ggmodel.load(STORIES, threads=1, context_length=256, batch_size=64) as model:
+            prompt, came = list(range(10, 160)), threading.Semaphore(0)
+
+            def steps(prompt: list[int], **options: Any) -> list[int]:
+                request = model.request(prompt, max_tokens=3, temperature=0)
+                request.watch(came.release, **options)
+                while (pieces := request.take(9)) is not None:
+                    if not pieces:
+                        assert came.acquire(timeout=20)
+                told = request.take_prefills()
+                assert request.take_prefills() == []
+                assert [seconds for _, seconds in told] == sorted(seconds for _, seconds in told)
+                assert request.usage.reused_tokens == (told[0][0] if told else 0)
+                return [computed for computed, _ in told]
+
+            assert steps(prompt, prefill=True) == [0, 64, 128, 150]
+            assert steps(prompt[:100] + prompt[:90], prefill=True) == [100, 164, 190]
+            assert steps([5, 6, 7]) == []
+
     def test_pieces_without_waiting(self, stories: LoadedModel):
         came = threading.Semaphore(0)
         requests = [stories.request(PROMPT, max_tokens=20, seed=seed) for seed in range(3)]

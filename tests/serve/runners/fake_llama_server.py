@@ -106,6 +106,9 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
+        if body.get("return_progress"):
+            step = {"total": len(prompt), "cache": 1, "processed": len(prompt), "time_ms": 5}
+            self.send({"content": "", "tokens": [], "stop": False, "prompt_progress": step})
         ids = prompt[1:]
         most = body["n_predict"]
         cut = len(ids) if most < 0 else most

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 from PIL import Image
 
 import ggmodel
@@ -29,10 +30,14 @@ from ggmodel.serve.requests import (
     ChatParams,
     Detokenize,
     Embed,
+    Event,
+    Finished,
     GrammarSpec,
+    PromptProgress,
     Rank,
     Render,
     Request,
+    Started,
     TokenEvent,
     Tokenize,
     Transcribe,
@@ -266,6 +271,23 @@ def png() -> bytes:
     file = io.BytesIO()
     Image.open(ASSETS / "scene.png").save(file, "PNG")
     return file.getvalue()
+
+
+def test_steps_of_a_prefill(loop: Loop, runner: GgmodelRunner):
+    async def asked(progress: bool) -> list[Event]:
+        request = structs.replace(generate("A fox. " * 60), progress=progress)
+        return [event async for event in runner.generate(request)]
+
+    begun, *events = loop.run(asked(True))
+    ended = events[-1]
+    assert isinstance(begun, Started) and isinstance(ended, Finished)
+    steps = [event for event in events if isinstance(event, PromptProgress)]
+    assert events[: len(steps)] == steps and len(steps) > 1  # before the first token
+    assert {(one.total, one.reused) for one in steps} == {(len(begun.prompt), ended.reused_tokens)}
+    processed = [one.processed for one in steps]
+    assert processed[0] == ended.reused_tokens and processed[-1] == len(begun.prompt)
+    assert processed == sorted({*processed})
+    assert not any(isinstance(event, PromptProgress) for event in loop.run(asked(False)))
 
 
 def turns(count: int) -> list[dict[str, Any]]:

@@ -28,7 +28,9 @@ from ggmodel.serve.requests import (
     ChatParams,
     Detokenize,
     Embed,
+    Event,
     GrammarSpec,
+    PromptProgress,
     Rank,
     Render,
     Tokenize,
@@ -120,6 +122,16 @@ class TestTexts:
         parts[0] = {"type": "image", "image": "/etc/passwd"}
         with pytest.raises(PromptError, match="bytes or a data URL"):
             loop.run(answered(foreign, generate(chat)))
+
+    def test_steps_of_a_prefill(self, loop: Loop, foreign: LlamaCppRunner):
+        request = generate("abc")
+        request.progress = True
+
+        async def steps() -> list[Event]:
+            events = [event async for event in foreign.generate(request)]
+            return [event for event in events if isinstance(event, PromptProgress)]
+
+        assert loop.run(steps()) == [PromptProgress(4, 1, 4, 0.005)]
 
     def test_long_prompts(self, loop: Loop, foreign: LlamaCppRunner):
         chat = ChatParams([{"role": "user", "content": f"turn {i}"} for i in range(30)])

@@ -228,6 +228,8 @@ class Scheduler:
             assert sequence is not None
             sequence.request, request.reused = request, len(sequence.tokens)
             request.seated = time.perf_counter()
+            if request.watches_prefill:
+                request.prefilled(request.reused)
             sequence.allocate(len(request.prompt) + int(min(request.left, _GROWTH)))
         except Error as error:
             request.fail(error)

@@ -99,6 +99,7 @@ class Request(Protocol):
         seated: when it got a sequence, by `time.perf_counter`; 0 before.
         reused: inputs of the prompt that a sequence already held.
         drafted, accepted: draft tokens computed, and those that were accepted.
+        watches_prefill: `prefilled` is called until all of the prompt is computed.
     """
 
     prompt: np.ndarray
@@ -111,6 +112,7 @@ class Request(Protocol):
     reused: int
     drafted: int
     accepted: int
+    watches_prefill: bool
 
     @property
     def done(self) -> bool: ...
@@ -126,6 +128,10 @@ class Request(Protocol):
     @property
     def left(self) -> float:
         """How many tokens may still come."""
+        ...
+
+    def prefilled(self, inputs: int, /) -> None:
+        """Is told how many inputs of the prompt are computed."""
         ...
 
     def accept(self, logits: np.ndarray, /) -> int | None:
@@ -202,6 +208,8 @@ class Sequence:
         """
         request = self.request
         assert request is not None
+        if request.watches_prefill:
+            request.prefilled(len(self.tokens))
         if isinstance(result, Exception):
             request.fail(result)
         elif result is not None:

@@ -198,6 +198,10 @@ class Delivery:
     def put(self, piece: Piece | None) -> None:
         """Adds a piece."""
         self._queue.put(piece)
+        self.notify()
+
+    def notify(self) -> None:
+        """Has the consumer look."""
         if self._notify is not None:
             self._notify()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -51,6 +52,7 @@ class Generation:
         seated: when it got a slot, by `time.perf_counter`; 0 before.
         reused: inputs of the prompt that were computed for an earlier request.
         drafted, accepted: draft tokens computed, and those that were accepted.
+        watches_prefill: see `watch`.
     """
 
     def __init__(
@@ -105,7 +107,8 @@ class Generation:
         self.finish_reason: FinishReason = "length"
         self.ended_by: int | None = None
         self.stop: str | None = None
-        self.done = self.cancelled = self._taken_all = False
+        self.done = self.cancelled = self._taken_all = self.watches_prefill = False
+        self._prefills: deque[tuple[int, float]] = deque()
         self.consumer: object = None
         self._started = self._prompted = self._latest = self.seated = 0.0
 
@@ -127,6 +130,12 @@ class Generation:
     def failed(self) -> bool:
         """Whether it ended with an error."""
         return self._error is not None
+
+    def prefilled(self, inputs: int) -> None:
+        """Notes how many inputs of the prompt are computed, and when."""
+        self.watches_prefill = inputs < len(self.prompt)
+        self._prefills.append((inputs, time.perf_counter() - self.seated))
+        self._delivery.notify()
 
     def accept(self, logits: np.ndarray) -> int | None:
         """Takes the logits float32 [vocabulary] after the latest token, which the next step
@@ -233,10 +242,16 @@ class Generation:
         finally:
             self.cancel()
 
-    def watch(self, came: Callable[[], object]) -> None:
+    def watch(self, came: Callable[[], object], prefill: bool = False) -> None:
         """Begins; `came` is called, in the engine's thread, when `take` has something. For a
         consumer of many requests, who calls `cancel` in the end. An answer that fits the context
-        does not wait for its consumer: it would keep its slot from others."""
+        does not wait for its consumer: it would keep its slot from others.
+
+        Args:
+            prefill: `take_prefills` has something, too, when the request got its slot and after
+                each step of its prefill.
+        """
+        self.watches_prefill = prefill
         self._claim(("watched", id(self)))
         self._delivery.whole = self._max <= self._engine.context_length
         self._delivery.watched(came)
@@ -249,6 +264,11 @@ class Generation:
         self._started = time.perf_counter() - seconds
         self.accept(logits)
         self.release()
+
+    def take_prefills(self) -> list[tuple[int, float]]:
+        """How many inputs of the prompt were computed, each time with the seconds since the request
+        got its slot; the first ones were computed for earlier requests."""
+        return [self._prefills.popleft() for _ in range(len(self._prefills))]
 
     def take(self, most: int) -> list[Piece] | None:
         """The pieces that have come, at most so many; None at the end. Never waits.

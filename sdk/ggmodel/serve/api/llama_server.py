@@ -14,12 +14,12 @@ from ..chat import ChatProtocol, serve_chat
 from ..endpoint import EVENTS, Answers, Call, route
 from ..errors import Refused
 from ..infill import Extra, fill_prompt
-from ..requests import Detokenize, Finished, Request, Started, Token
+from ..requests import Detokenize, Finished, PromptProgress, Request, Started, Token
 from ..server import Server
 from .openai.chat import ChatCompletions, ChatRequest
 from .openai.inputs import MIDDLE, Input, Sampling, inputs_of
 from .openai.responses import prompt_tokens
-from .openai.schemas import OPENAI, InputTokens, entry, timings
+from .openai.schemas import OPENAI, InputTokens, entry, progress_of, timings
 from .schemas import ContinuedPart, ContinuedText, IdLogprob, LikelyId
 
 _TOP = 100
@@ -113,7 +113,7 @@ class Continuation(ChatProtocol[W]):
         if params.n_probs or params.return_tokens or params.stream:  # each with its id
             options |= {"logprobs": True, "top_logprobs": params.n_probs}
         for one in requests:
-            one.options = options
+            one.options, one.progress = options, params.watches_prefill
         self._requests = await super().prepared(requests)
         return requests
 
@@ -131,6 +131,11 @@ class Continuation(ChatProtocol[W]):
     async def first(self, index: int, answer: Answer) -> Iterable[ContinuedPart]:
         self._evaluated = len(answer.started.prompt)
         return []
+
+    def prefilled(self, index: int, progress: PromptProgress) -> Iterable[ContinuedPart]:
+        part = ContinuedPart("", [], self._count, self._evaluated)
+        part.prompt_progress = progress_of(progress)
+        return [part]
 
     def chunks(self, index: int, parsed: ParsedToken) -> Iterable[ContinuedPart]:
         text = "".join(delta.text for delta in parsed.deltas if isinstance(delta, Content))

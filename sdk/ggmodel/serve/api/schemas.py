@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from ..endpoint import EVENTS, JSON, LINES, WARNINGS, Endpoint
 from ..pool import Condition
-from .openai.schemas import Number, PromptUsage, Timings
+from .openai.schemas import Number, PrefillProgress, PromptUsage, Timings
 
 _REF = "#/components/schemas/{name}"
 _ALWAYS = {
@@ -267,3 +267,4 @@ class ContinuedPart(Struct):
     stop: bool = False
     id_slot: int = -1
     completion_probabilities: list[IdLogprob] | UnsetType = UNSET
+    prompt_progress: PrefillProgress | UnsetType = UNSET

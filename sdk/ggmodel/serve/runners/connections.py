@@ -251,7 +251,7 @@ class Session:
             request.check()
         self._outbox.put(request)
         if not events.complete:
-            events.generation.watch(lambda: self._outbox.put(request))
+            events.generation.watch(lambda: self._outbox.put(request), events.progress)
 
     def _post(self, result: Result) -> None:
         try:

@@ -37,7 +37,16 @@ from ..requests import (
     Transcript,
 )
 from .client import Admit, Child, Needs
-from .llama_http import HTTPPeer, advised, as_base64, body_of, cut_to, events_of, finished_of
+from .llama_http import (
+    HTTPPeer,
+    advised,
+    as_base64,
+    body_of,
+    cut_to,
+    events_of,
+    finished_of,
+    progress_of,
+)
 from .protocol import error_of
 
 PROGRAM, PACKAGE = "llama-server", "xllamacpp"
@@ -173,7 +182,7 @@ class LlamaCppRunner:
         if prompt is ids and most is not None and not isinstance(given, ChatParams):
             kept = min(request.options.get("num_keep", 0), most - 1)
             ids = prompt = [*ids[:kept], *ids[kept - most :]] if len(ids) > most else ids
-        body["prompt"] = prompt
+        body |= {"prompt": prompt, "return_progress": request.progress}
         if request.special:
             body["preserved_tokens"] = self._ready_message["control"]
         wants = bool(request.options.get("logprobs") or request.options.get("top_logprobs"))
@@ -182,6 +191,9 @@ class LlamaCppRunner:
         try:
             yield Started(ids, ending)
             async for event in self._events("/completion", body):
+                if event.get("prompt_progress"):
+                    yield progress_of(event)
+                    continue
                 for piece in events_of(event, wants, listed):
                     yield piece
                 if event["stop"]:

@@ -25,7 +25,7 @@ from ...errors import (
 )
 from ...runner.loading.resolved import SAMPLING_KEYS
 from ...runner.sampling import DEFAULTS as SAMPLING
-from ..requests import Finished, Request, Token, TokenEvent
+from ..requests import Finished, PromptProgress, Request, Token, TokenEvent
 from .protocol import encoded
 
 _READ = 1 << 16  # bytes
@@ -216,6 +216,13 @@ def _token(one: Mapping[str, Any], listed: int = 0) -> Token:
     data = bytes(one.get("bytes") or one["token"].encode())
     top = [_token(other) for other in (one.get("top_logprobs") or [])[:listed]]
     return Token(one["id"], one["token"], data, one["logprob"], top)
+
+
+def progress_of(event: Mapping[str, Any]) -> PromptProgress:
+    """A step of the prefill."""
+    step = event["prompt_progress"]
+    seconds = step["time_ms"] / 1e3
+    return PromptProgress(step["total"], step["cache"], step["processed"], seconds)
 
 
 def finished_of(event: Mapping[str, Any]) -> Finished:

@@ -22,17 +22,15 @@ from ...errors import DeviceLost, Error, FormatError, PromptError, PromptTooLong
 from ..requests import (
     Detokenize,
     Embed,
+    Event,
     Failure,
-    Finished,
     Rank,
     Ranks,
     Render,
     Request,
     Rows,
-    Started,
     State,
     Text,
-    TokenEvent,
     Tokenize,
     Tokens,
     Transcribe,
@@ -229,7 +227,7 @@ class Result(Struct, tag=True, array_like=True):
 class Events(Struct, tag=True, array_like=True):
     """Events of several answers, each with its request's number."""
 
-    events: list[tuple[int, Started | TokenEvent | Finished | Failure]]
+    events: list[tuple[int, Event | Failure]]
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")

@@ -29,6 +29,7 @@ from ..requests import (
     Failure,
     Finished,
     GrammarSpec,
+    PromptProgress,
     Rank,
     Ranks,
     Render,
@@ -82,7 +83,7 @@ class Work:
         check()
         ids = np.where(generation.prompt < 0, -1, generation.prompt).tolist()
         started = Started(ids, ending)
-        events = GenerationEvents(self, started, generation, request.special)
+        events = GenerationEvents(self, started, generation, request.special, request.progress)
         if request.prompt_logprobs is not None:
             events.complete = generation.left <= 1
             top = request.prompt_logprobs
@@ -312,6 +313,7 @@ class GenerationEvents:
 
     Args:
         special: the token that ends the text is part of it.
+        progress: that of the prefill is told, too.
 
     Attributes:
         complete: the generation is, and need not begin.
@@ -320,8 +322,16 @@ class GenerationEvents:
         over: its last event was taken.
     """
 
-    def __init__(self, work: Work, started: Started, generation: Generation, special: bool):
+    def __init__(
+        self,
+        work: Work,
+        started: Started,
+        generation: Generation,
+        special: bool,
+        progress: bool = False,
+    ):
         self._work, self.generation, self._special = work, generation, special
+        self.progress = progress
         self._started: Started | None = started
         self.granted, self._sent = WINDOW, 0
         self.complete = self.over = False
@@ -332,6 +342,8 @@ class GenerationEvents:
         if self._started is not None:
             events.append(self._started)
             self._started = None
+        if self.progress:
+            events += map(self._prefill, self.generation.take_prefills())
         try:
             while not self.over and (room := self.granted - self._sent) > 0:
                 pieces = self.generation.take(room)
@@ -346,6 +358,11 @@ class GenerationEvents:
             self.over = True
             events.append(failure_of(error))
         return events
+
+    def _prefill(self, step: tuple[int, float]) -> PromptProgress:
+        processed, seconds = step
+        total, reused = len(self.generation.prompt), self.generation.reused
+        return PromptProgress(total, reused, processed, seconds)
 
     def _event(self, piece: Generated) -> TokenEvent:
         held_back = self._sent >= len(self.generation.tokens)  # until the end

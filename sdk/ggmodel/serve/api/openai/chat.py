@@ -14,7 +14,7 @@ from ...chat import serve_chat
 from ...chat_requests import choices
 from ...endpoint import EVENTS, Answers, Call, route
 from ...errors import Refused
-from ...requests import ChatParams, Finished, GrammarSpec, Request, Token
+from ...requests import ChatParams, Finished, GrammarSpec, PromptProgress, Request, Token
 from ...server import Server
 from .inputs import AUTO, ChatMessage, OpenAIProtocol, Sampling, converted, schema
 from .schemas import (
@@ -36,6 +36,7 @@ from .schemas import (
     ToolCall,
     ToolCallDelta,
     logprobs,
+    progress_of,
     timings,
     usage,
 )
@@ -143,6 +144,7 @@ class ChatCompletions(OpenAIProtocol[ChatRequest]):
         most = params.max_completion_tokens
         most = params.max_tokens if most is None else most
         request.options = await params.options(self.runner, most)
+        request.progress = params.watches_prefill
         if params.truncation is not None:
             request.options["truncate"] = params.truncation == "auto"
         if not request.options.get("truncate"):
@@ -179,6 +181,11 @@ class ChatCompletions(OpenAIProtocol[ChatRequest]):
 
     async def first(self, index: int, answer: Answer) -> Iterable[ChatChunk]:
         return [self._chunk(ChunkChoice(index, ChatDelta("assistant", "")))]
+
+    def prefilled(self, index: int, progress: PromptProgress) -> Iterable[ChatChunk]:
+        chunk = self._chunk(ChunkChoice(index, ChatDelta()))
+        chunk.prompt_progress = progress_of(progress)
+        return [chunk]
 
     def chunks(self, index: int, parsed: ParsedToken) -> Iterable[ChatChunk]:
         first, *others = [self._delta(index, one) for one in parsed.deltas] or [ChatDelta()]

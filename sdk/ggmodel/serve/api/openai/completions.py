@@ -17,7 +17,7 @@ from ...chat_requests import choices
 from ...endpoint import EVENTS, Answers, Call, route
 from ...errors import Refused
 from ...infill import fill_prompt
-from ...requests import Finished, GrammarSpec, Request, Started, Token
+from ...requests import Finished, GrammarSpec, PromptProgress, Request, Started, Token
 from ...server import Server
 from .chat import ResponseFormat
 from .inputs import MIDDLE, Input, OpenAIProtocol, Sampling, inputs_of, schema
@@ -28,6 +28,7 @@ from .schemas import (
     TextCompletion,
     TextLogprobs,
     Usage,
+    progress_of,
     timings,
     usage,
 )
@@ -97,7 +98,7 @@ class Completions(OpenAIProtocol[CompletionRequest]):
         if self.top is not None:
             options |= {"logprobs": True, "top_logprobs": self.top}
         for one in requests:
-            one.options = options
+            one.options, one.progress = options, params.watches_prefill
         await super().prepared(requests)
         if params.suffix:
             most = requests[0].options.get("max_tokens")
@@ -148,6 +149,11 @@ class Completions(OpenAIProtocol[CompletionRequest]):
         tokens = answer.started.tokens or []
         self.offsets[index] = Offsets(before, len(tokens))
         return [self._chunk(index, before, tokens)]
+
+    def prefilled(self, index: int, progress: PromptProgress) -> Iterable[TextCompletion]:
+        chunk = self._chunk(index, "", [])
+        chunk.prompt_progress = progress_of(progress)
+        return [chunk]
 
     def chunks(self, index: int, parsed: ParsedToken) -> Iterable[TextCompletion]:
         text = "".join(one.text for one in parsed.deltas if isinstance(one, Content))

@@ -103,6 +103,7 @@ class Sampling(Struct, kw_only=True):
     truncate: bool | None = None
     num_keep: int | None = None
     prompt_lookup: bool | None = None
+    return_progress: bool | None = None
     ignore_eos: bool | None = None
     grammar: str | None = None
     json_schema: dict[str, Any] | None = None
@@ -128,6 +129,11 @@ class Sampling(Struct, kw_only=True):
     @property
     def wants_usage(self) -> bool:
         return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
+    def watches_prefill(self) -> bool:
+        """Whether the stream has a part for each step of the prefill."""
+        return bool(self.stream and self.return_progress)
 
     async def options(self, runner: Runner, max_tokens: int | None) -> dict[str, Any]:
         """The options of a request to a runner, those that were given.

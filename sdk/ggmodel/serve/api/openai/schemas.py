@@ -11,7 +11,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from ...endpoint import ErrorFormat, event
 from ...errors import Problem
-from ...requests import Finished, State, Token
+from ...requests import Finished, PromptProgress, State, Token
 
 Number = float | None
 """JSON knows no infinity: a log-probability of it is null."""
@@ -67,6 +67,16 @@ class Timings(Struct):
     predicted_ms: float
     predicted_per_token_ms: float
     predicted_per_second: float
+
+
+class PrefillProgress(Struct):
+    """A step of the prefill, as llama-server tells it: positions of the prompt, those from the
+    cache, those computed with them, and the time since the first step began."""
+
+    total: int
+    cache: int
+    processed: int
+    time_ms: int
 
 
 class Likely(Struct):
@@ -177,11 +187,13 @@ class ChunkChoice(Struct):
 
 
 class ChatChunk(Head, kw_only=True, tag="chat.completion.chunk"):
-    """The last of a choice has `timings`. Where usage is wanted, it is null in all but the last."""
+    """The last of a choice has `timings`. Where usage is wanted, it is null in all but the last.
+    Those of steps of the prefill have an empty delta."""
 
     choices: list[ChunkChoice]
     usage: Usage | UnsetType | None = UNSET
     timings: Timings | UnsetType = UNSET
+    prompt_progress: PrefillProgress | UnsetType = UNSET
 
 
 class TextLogprobs(Struct):
@@ -210,6 +222,7 @@ class TextCompletion(Head, kw_only=True, tag="text_completion"):
     choices: list[TextChoice]
     usage: Usage | UnsetType | None = UNSET
     timings: Timings | UnsetType = UNSET
+    prompt_progress: PrefillProgress | UnsetType = UNSET
 
 
 class EmbeddingRow(Struct, tag_field="object", tag="embedding"):
@@ -331,6 +344,12 @@ def _error(error: Problem) -> ErrorAnswer:
 
 
 OPENAI = ErrorFormat(ErrorAnswer, _error, event)
+
+
+def progress_of(progress: PromptProgress) -> PrefillProgress:
+    """A step of the prefill."""
+    time_ms = round(progress.seconds * 1e3)
+    return PrefillProgress(progress.total, progress.reused, progress.processed, time_ms)
 
 
 def new_id(prefix: str) -> str:
