@@ -5,16 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from ggmodel.workbench.diff import diff
-from tests.faults.subjects import ARCHITECTURES, Subject, subjects
-
-DTYPES = ("f32", "f16", "bf16")
+from tests.faults.subjects import ARCHITECTURES, TYPES, Subject, subjects
 
 
 def false_alarms(cache: Path) -> dict[str, tuple[int, int]]:
-    """Type of the checkpoint → number of comparisons by `diff`, and of those that it calls wrong,
+    """Type of the weights → number of comparisons by `diff`, and of those that it calls wrong,
     which are printed."""
     found = {}
-    for dtype in DTYPES:
+    for dtype in TYPES:
         compared = wrong = 0
         for architecture in ARCHITECTURES:
             for subject in subjects(architecture):
@@ -23,7 +21,7 @@ def false_alarms(cache: Path) -> dict[str, tuple[int, int]]:
                     wrong += bool(alarm)
                     if alarm:
                         print(alarm, flush=True)
-        found[dtype] = compared, wrong
+        found[dtype.name] = compared, wrong
     return found
 
 
@@ -33,5 +31,7 @@ def alarms_of(subject: Subject, cache: Path) -> list[str]:
     with subject.load(cache) as model:
         for i, reference in enumerate(subject.references(cache)):
             first = diff(model, reference).first
-            found.append("" if first is None else f"{subject.name}, {i}: {first}")
+            found.append(
+                "" if first is None else f"{subject.name} in {subject.dtype.name}, {i}: {first}"
+            )
     return found

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from PIL import Image
 
 import ggmodel
 from ggmodel.convert.declaration import pairs
-from ggmodel.errors import Unsupported
+from ggmodel.gguf_file import DType
 from ggmodel.model import Input
 from ggmodel.runner import LoadedModel
 from ggmodel.workbench import golden
@@ -27,6 +26,7 @@ from tests.vision import vision_model
 
 # Computed as the reference computes.
 EXACT: dict[str, Any] = {"kv_type": "f32", "flash_attention": "off"}
+TYPES = (DType.F32, DType.F16, DType.BF16, DType.Q8_0)
 # Models in folders of families; the others have the folder's name.
 FAMILIES = {
     "cohere": ("cohere2", "command_r"),
@@ -60,16 +60,16 @@ class Subject:
     """A case of the goldens.
 
     Attributes:
-        dtype: of the checkpoint on disk: "f32", "f16" or "bf16".
+        dtype: of the model's weights; the checkpoint on disk is in F32.
     """
 
     architecture: str
     case: str
-    dtype: str = "f32"
+    dtype: DType = DType.F32
 
     @property
     def name(self) -> str:
-        return f"{self.architecture}/{self.case}" + (f"-{self.dtype}" * (self.dtype != "f32"))
+        return f"{self.architecture}/{self.case}"
 
     @cached_property
     def cases(self) -> golden.Cases:
@@ -91,16 +91,15 @@ class Subject:
                 1
             ]  # in folders of their own
             weights = {k: v for k, v in self.golden.weights().items() if k not in kept}
-            config = self.golden.config
-            if self.dtype == "f32":
-                golden.checkpoint(folder, config, weights)
-            else:
-                _write_rounded(folder, config, weights, self.dtype)
+            golden.checkpoint(folder, self.golden.config, weights)
         return folder
 
     def load(self, cache: Path, models: Path | None = None, **options: Any) -> LoadedModel:
         """The model of the checkpoint, with special tokens that it finds by name."""
-        model = ggmodel.load(self.checkpoint(cache), models=models, **{**EXACT, **options})
+        file = self.checkpoint(cache)
+        if self.dtype is not DType.F32:
+            file = golden.source_of(self.golden, self.dtype, models)
+        model = ggmodel.load(file, models=models, **{**EXACT, **options})
         special = getattr(self.cases.module, "SPECIAL", None)
         if special is not None:
             model.model.tokenizer = Words(special)
@@ -177,7 +176,7 @@ class Subject:
         wanted, module = self.golden, self.cases.module
         folder = self.checkpoint(cache)
         names = [pair.name for pair in pairs(model.model, self._shapes())]
-        given: dict[str, Any] = {"adjust": getattr(module, "adjust", None)}
+        given: dict[str, Any] = {"adjust": getattr(module, "adjust", None), "types": TYPES}
         if isinstance(wanted, Embeddings):
             ids = np.array(max(wanted.texts, key=len), np.int32)
             yield reference.run(folder, names, {"input_ids": ids}, **given)
@@ -190,7 +189,8 @@ class Subject:
             picture = wanted.pictures[_pictures(prompt.parts)[0]]
             more = module.model_inputs(wanted.config, prompt.ids.tolist(), [picture])
             inputs = {"input_ids": prompt.ids, **more}
-            yield reference.run(folder, names, inputs, image=picture.data, **given)
+            item = {"kind": picture.kind, "image": picture.data}
+            yield reference.run(folder, names, inputs, **item, **given)
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         kept = self.cases.embeddings.get(self.case, (None, {}, []))[1]
@@ -210,14 +210,3 @@ def _seen(model: LoadedModel, size: tuple[int, int]) -> Iterator[tuple[str, np.n
     inputs = vision_model(model).image_inputs(model.embeddings(picture))
     tokens = [i.token if isinstance(i, Input) else i for i in inputs]  # numbers and texts
     yield f"tokens {size}", np.array([str(token) for token in tokens])
-
-
-def _write_rounded(folder: Path, config: dict[str, Any], weights: Any, dtype: str) -> None:
-    try:
-        torch, files = import_module("torch"), import_module("safetensors.torch")
-    except ImportError as error:
-        raise Unsupported(f"a checkpoint in {dtype} needs torch ({error})") from None
-    kind = {"f16": torch.float16, "bf16": torch.bfloat16}[dtype]
-    tensors = {name: torch.from_numpy(np.array(value)).to(kind) for name, value in weights.items()}
-    golden.checkpoint(folder, config, {})  # config.json
-    files.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})

@@ -79,7 +79,8 @@ def test_a_fault_in_loading_is_seen_by_check(trials: Trials):
 
 @pytest.mark.parametrize("case", ["gemma3/images", "llama4/images", "mllama/images"])
 def test_true_models_make_the_pixels_and_tokens_of_processors(trials: Trials, case: str):
-    subject = Subject(*case.split("/"))
+    architecture, name = case.split("/")
+    subject = Subject(architecture, name)
     with subject.load(trials.cache) as model:
         assert differing_inputs(subject, model) == ""
 

@@ -16,6 +16,7 @@ import numpy as np
 import ggmodel
 from ggmodel.convert import from_hf
 from ggmodel.convert.declaration import pairs
+from ggmodel.gguf_file import DType
 from ggmodel.model import find
 from ggmodel.workbench import golden, reference
 from ggmodel.workbench.golden.reference import layout
@@ -39,8 +40,10 @@ def make(name: str, case: Case) -> None:
             folder,
             [pair.name for pair in pairs(model.model, shapes)],
             {"input_ids": np.array(case.ids, np.int32), **inputs},
+            kind=case.picture.kind if case.picture else "",
             image=case.picture.data if case.picture else {},
             adjust=getattr(cases, "adjust", None),
+            types=[DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0],
         )
     path = HERE / f"{name}.npz"
     found.save(path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,6 +26,7 @@ from .requests import MediaFile
 from .terminal import console, count, report, table
 
 if TYPE_CHECKING:
+    from ..gguf_file import DType
     from ..runner import LoadedModel
     from ..workbench.activations import Activations, Errors
     from ..workbench.diff.report import Diff, ModuleDiff
@@ -76,6 +77,8 @@ def diff(
     their outputs; the first whose own error exceeds the bound is marked. The exit status is 1 if
     there is one.
     """
+    from ..gguf_file import DType
+    from ..model.walk import tensors
     from ..storage import check_target, write_text
     from ..workbench.activations import Activations, same_prompt
     from ..workbench.diff import diff as compare
@@ -95,7 +98,10 @@ def diff(
         if saved is None:
             if folder is None:
                 raise ConfigError("give HF_DIR, or --reference with activations saved before")
-            saved, differs = _run(model, folder, text, item.one(tokens))
+            types = {DType.F32} | {w.dtype for w in tensors(model.model) if w.dim(1) > 1}
+            if save_reference is not None:
+                types |= {DType.F16, DType.BF16, DType.Q8_0}  # for other files
+            saved, differs = _run(model, folder, text, item.one(tokens), types)
             if save_reference is not None:
                 saved.save(save_reference)
         elif prompt is not None or tokens is not None:
@@ -155,8 +161,9 @@ def _run(
     folder: str,
     prompt: str | list[int],
     item: tuple[str, str] | None,
+    types: Collection[DType],
 ) -> tuple[Activations, str]:
-    """The results of transformers, and how the preparation of the item differs."""
+    """The results of transformers, rounded to types, too; how the item's preparation differs."""
     import numpy as np
 
     from ..chat.messages import OPTIONS
@@ -171,8 +178,7 @@ def _run(
         config = checkpoint.config
         need_same_kind(model, config, folder)
         names = [pair.name for pair in pairs(model.model, checkpoint.tensors)]
-    data: dict[str, Any] = {}
-    differs = ""
+    kind, data, differs = "", dict[str, Any](), ""
     if item is None:
         inputs = {"input_ids": np.array(model.prompts.read(prompt), np.int32)}
     else:
@@ -188,7 +194,8 @@ def _run(
         placeholder = placeholder_of(config, kind)
         differs = differing(model, kind, prepared, inputs, list(ours), placeholder)
     embeds = model.model.only_embeds
-    return reference.run(folder, names, inputs, image=data, embeds=embeds), differs
+    ran = reference.run(folder, names, inputs, kind=kind, image=data, embeds=embeds, types=types)
+    return ran, differs
 
 
 def _print(d: Diff, everything: bool) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 REFERENCE_INPUTS = {
     "image": ("pixel_values",),
     "audio": ("input_features", "input_values"),
-    "video": ("pixel_values_videos",),
+    "video": ("pixel_values_videos", "pixel_values"),
 }
 Shape = tuple[int | str, ...]  # with names for dimensions of any size
 IMAGE_BATCH = 512  # tokens that the graph of an image counts as, for batch sizes

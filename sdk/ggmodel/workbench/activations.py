@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 import math
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..errors import FormatError
+from ..errors import FormatError, LoadError
 from ..gguf_file import DType
-from ..ml import Tensor
-from ..model import Module
-from ..model.walk import tensors
 from ..storage import atomic_write
+from .rounding import FACTOR
 from .routers import Router, from_arrays, to_arrays
 
 _CHUNK = 1 << 22  # numbers looked at together
@@ -25,10 +23,6 @@ _BESIDE = 3  # numbers to either side of the worst that are shown
 
 # Sums of float32 in another order: 3e-13 is usual, no healthy model reaches this.
 EXACT = 1e-8
-TABLE = 1e-6  # ggml's GELU by tanh reads a table in F16: up to 2e-7
-# ggml rounds the other factor of a weight to the weight's type, and the weight itself may have been
-# rounded: each a third of (2⁻¹¹)² and (2⁻⁹)² of the squares. The bounds are ten times their sum.
-_HALF, _BRAIN = 1e-6, 3e-5
 
 
 @dataclass(frozen=True)
@@ -135,29 +129,16 @@ def _listed(shape: tuple[int, ...]) -> str:
     return str(list(shape[::-1]))
 
 
-def bound_of(module: Module) -> float:
-    """The largest NMSE of a module's result that rounding explains, given an exact input: the sum
-    over its matrices."""
-    return sum(_rounding(w) for w in tensors(module) if w.dim(1) > 1) or EXACT
+def _bits(dtype: DType) -> float:
+    """The bits of a number in a quantised type."""
+    return 8 * dtype.type_size / dtype.block_size
 
 
-def _rounding(weight: Tensor) -> float:
-    """The largest NMSE of a product with a weight that rounding explains.
-
-    Blocks of b bits cut some ±2.5 standard deviations into 2^b steps: a squared error of
-    (5 / 2^b)² / 12 = 2 / 4^b of the squares. Ten times as much is allowed, for uneven weights.
-    """
-    if not weight.dtype.is_quantized:
-        return {DType.F16: _HALF, DType.BF16: _BRAIN}.get(weight.dtype, EXACT)
-    bits = int(8 * weight.dtype.type_size / weight.dtype.block_size)
-    return min(1.0, 20 / 4**bits)
-
-
-_FORMAT = 2
+_FORMAT = 3
 _RATIO = 64  # the most bytes that a byte of a file may unpack to: numbers hardly shrink
 _SPARE = 16 << 20
 _ARRAYS = {"given": "module_inputs", "results": "results"}  # in a file → here
-_TEXTS = ("config", "tensors", "versions", "image", "order", "others", "gelus")
+_TEXTS = ("config", "tensors", "versions", "kind", "image", "order", "others", "gelus", "rounding")
 
 
 @dataclass
@@ -169,7 +150,8 @@ class Activations:
         tensors: names and shapes (numpy order) in the checkpoint.
         versions: of the libraries.
         inputs: of the whole model, by keyword; `input_ids` [n].
-        image: data that belongs to the pixels in `inputs`.
+        kind: of the item in `inputs`, such as "image"; "" if they are text alone.
+        image: data that belongs to the item.
         order: modules by their names in the checkpoint, in the order of returning; "" is the whole.
         others: modules with weights that were called without being recorded, by the reference's
             names.
@@ -177,12 +159,15 @@ class Activations:
             same size are called "name#1", …
         gelus: module → how often it computes the error function, and tanh; that of a GELU included.
         routers: of experts, in the order of execution.
+        rounding: type of weights → module → NMSE of its result with weights of that type, and with
+            all that ggml rounds because of it; the same of the row that this moves furthest.
     """
 
     config: dict[str, Any]
     tensors: dict[str, list[int]]
     versions: dict[str, str]
     inputs: dict[str, np.ndarray]
+    kind: str = ""
     image: dict[str, Any] = field(default_factory=dict)
     order: list[str] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
@@ -190,6 +175,32 @@ class Activations:
     results: dict[str, np.ndarray] = field(default_factory=dict)
     gelus: dict[str, list[int]] = field(default_factory=dict)
     routers: list[Router] = field(default_factory=list)
+    rounding: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+
+    def bound(self, name: str, types: Collection[DType], row: bool = False) -> float:
+        """The NMSE that rounding explains in a module of a model with weights of some types.
+
+        Args:
+            row: of any row alone.
+
+        Raises:
+            LoadError: it has been run neither with a type, nor, of quantised ones, with another.
+        """
+        moved = (self._moved(name, dtype, row) for dtype in types)
+        return EXACT + FACTOR * max(moved, default=0.0)
+
+    def _moved(self, name: str, dtype: DType, row: bool) -> float:
+        if dtype.name in self.rounding:
+            return self.rounding[dtype.name].get(name, [0.0, 0.0])[row]
+        ran = [DType[other] for other in self.rounding if DType[other].is_quantized]
+        if not ran or not dtype.is_quantized:
+            raise LoadError(
+                f"the reference was not run with weights in {dtype}; run it again, with the "
+                "checkpoint and this file (--save-reference)"
+            )
+        # A bit less makes steps twice as wide.
+        near = min(ran, key=lambda other: abs(_bits(other) - _bits(dtype)))
+        return min(1.0, self._moved(name, near, row) * 4 ** (_bits(near) - _bits(dtype)))
 
     @property
     def ids(self) -> list[int]:
@@ -254,9 +265,11 @@ class Activations:
 
 def _check(record: Activations, path: str | Path) -> None:
     """Raises `FormatError` if a part has the wrong type."""
-    kinds = {"order": list, "others": list}
+    kinds = {"order": list, "others": list, "kind": str}
     ids = record.inputs.get("input_ids")
     gelus = record.gelus.values() if isinstance(record.gelus, dict) else ()
+    rounding = record.rounding if isinstance(record.rounding, dict) else {}
+    moved = [n for m in rounding.values() for n in (m.values() if isinstance(m, dict) else [m])]
     if (
         not all(isinstance(getattr(record, name), kinds.get(name, dict)) for name in _TEXTS)
         or not all(
@@ -264,6 +277,8 @@ def _check(record: Activations, path: str | Path) -> None:
         )
         or not all(isinstance(text, str) for text in record.versions.values())
         or not all(isinstance(n, list) and list(map(type, n)) == [int] * 2 for n in gelus)
+        or not all(name in DType.__members__ for name in rounding)
+        or not all(isinstance(n, list) and list(map(type, n)) == [float] * 2 for n in moved)
         or ids is None
         or ids.dtype.kind not in "iu"
         or not ids.size

@@ -9,7 +9,8 @@ import hashlib
 import importlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,9 @@ import numpy as np
 from ..convert.checkpoint import Checkpoint
 from ..convert.keys import listed_classes
 from ..errors import ConfigError, NotInstalled, PromptError, Unsupported
+from ..gguf_file import DType
 from .activations import Activations
+from .rounding import apart, rounding
 from .routers import Router
 
 if TYPE_CHECKING:
@@ -34,9 +37,11 @@ def run(
     names: Iterable[str],
     inputs: Mapping[str, np.ndarray],
     *,
+    kind: str = "",
     image: Mapping[str, Any] | None = None,
     adjust: Any = None,
     embeds: bool = False,
+    types: Iterable[DType] = (DType.F32,),
 ) -> Activations:
     """Runs a checkpoint: float32, on the CPU, plain attention.
 
@@ -45,9 +50,12 @@ def run(
         names: the modules to record, by their names in the checkpoint.
         inputs: keywords of its forward: `input_ids` int [n], to which a batch dim is added,
             `pixel_values`, …
-        image: data of the model's preparation, beside the values of an item.
+        kind: of the item in the inputs, such as "image".
+        image: data of the model's preparation, beside the values of the item.
         adjust: called with the transformers model before it runs.
         embeds: the whole model's result is hidden states: that of transformers without its head.
+        types: of weights; the checkpoint is run again with each, and how far that moves each module
+            is noted.
 
     Raises:
         NotInstalled: torch, transformers, or what transformers needs for this model is missing.
@@ -55,40 +63,71 @@ def run(
         FormatError: the folder is no checkpoint.
         PromptError: transformers refuses the inputs.
     """
-    torch, transformers = _need("torch"), _need("transformers")
-    with Checkpoint.open(folder) as checkpoint:
-        net = _loaded(transformers, torch, Path(folder), checkpoint.config)
-        if adjust is not None:
-            adjust(net)
-        modules = _located(net, checkpoint, [n for n in names if n])
-        config = checkpoint.config
-        tensors = {name: list(stored.shape) for name, stored in checkpoint.tensors.items()}
-    activations = Activations(
-        config=config,
-        tensors=tensors,
-        versions={m.__name__: m.__version__ for m in (torch, transformers)},
-        inputs={k: np.asarray(v) for k, v in inputs.items()},
-        image=dict(image or {}),
-    )
-    keywords = {k: torch.from_numpy(np.array(v)) for k, v in activations.inputs.items()}
-    keywords["input_ids"] = keywords["input_ids"].reshape(1, -1).long()
-    if config.get("is_encoder_decoder"):
-        keywords["decoder_input_ids"] = keywords.pop("input_ids")
-    hooks = _Hooks(torch, activations)
-    hooks.attach("", net.base_model if embeds else net)
-    for name, module in modules.items():
-        hooks.attach(name, module)
-    recorded = {id(module) for module in modules.values()}
-    for name, module in net.named_modules():
-        if name and id(module) not in recorded and next(module.parameters(False), None) is not None:
-            hooks.note(name, module)
-    try:
-        with torch.no_grad(), hooks.counting(), choosing(net) as activations.routers:
-            net(**keywords, use_cache=False)
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise PromptError(f"transformers cannot compute this prompt: {reason}") from error
+    names = [name for name in names if name]
+    ran = _Run(Path(folder), names, inputs, kind, dict(image or {}), adjust, embeds)
+    activations = ran.recorded()
+    exact = activations.results
+    for dtype in types:
+        moved = ran.recorded(dtype, activations.routers).results
+        activations.rounding[dtype.name] = {n: apart(moved[n], exact[n]) for n in exact}
     return activations
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The arguments of `run`."""
+
+    folder: Path
+    names: list[str]
+    inputs: Mapping[str, np.ndarray]
+    kind: str
+    image: dict[str, Any]
+    adjust: Any
+    embeds: bool
+
+    def recorded(self, dtype: DType | None = None, imposed: Sequence[Router] = ()) -> Activations:
+        """Loads and runs the checkpoint, exactly or rounded to a type."""
+        torch, transformers = _need("torch"), _need("transformers")
+        with Checkpoint.open(self.folder) as checkpoint:
+            config = checkpoint.config
+            net = _loaded(transformers, torch, self.folder, config)
+            if self.adjust is not None:
+                self.adjust(net)
+            modules = _located(net, checkpoint, self.names)
+            tensors = {name: list(stored.shape) for name, stored in checkpoint.tensors.items()}
+        activations = Activations(
+            config=config,
+            tensors=tensors,
+            versions={m.__name__: m.__version__ for m in (torch, transformers)},
+            inputs={k: np.asarray(v) for k, v in self.inputs.items()},
+            kind=self.kind,
+            image=self.image,
+        )
+        keywords = {k: torch.from_numpy(np.array(v)) for k, v in activations.inputs.items()}
+        keywords["input_ids"] = keywords["input_ids"].reshape(1, -1).long()
+        if config.get("is_encoder_decoder"):
+            keywords["decoder_input_ids"] = keywords.pop("input_ids")
+        hooks = _Hooks(torch, activations)
+        hooks.attach("", net.base_model if self.embeds else net)
+        for name, module in modules.items():
+            hooks.attach(name, module)
+        recorded = {id(module) for module in modules.values()}
+        for name, module in net.named_modules():
+            held = next(module.parameters(False), None)
+            if name and id(module) not in recorded and held is not None:
+                hooks.note(name, module)
+        try:
+            with (
+                torch.no_grad(),
+                nullcontext() if dtype is None else rounding(net, dtype),
+                hooks.counting(),
+                choosing(net, imposed) as activations.routers,
+            ):
+                net(**keywords, use_cache=False)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise PromptError(f"transformers cannot compute this prompt: {reason}") from error
+        return activations
 
 
 @contextmanager

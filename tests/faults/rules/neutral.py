@@ -58,6 +58,8 @@ def number(source: Source) -> Iterator[Seed]:
 def _around(source: Source, node: ast.AST) -> tuple[str, ...]:
     """The class around a read, and where it shows what it gives to others."""
     inside = source.class_of(node)
+    if (call := source.within(node, ast.Call)) and "Attention(" in source.of(call):
+        return (inside, *ATTENTION, "ConformerAttention")  # which is given what is made here
     elsewhere = inside.endswith("Config") or source.method_of(node) != "forward"
     return (inside, *_users(source.of(node))) if elsewhere else (inside,)
 

@@ -4,6 +4,7 @@ Transformers runs the decoder with a sound alone. A prompt without one is comput
 alone (`adjust`), whose layers leave out the attention to the encoder then; so do ours.
 """
 
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -113,6 +114,7 @@ def image_rows(model: Any, inputs: dict[str, Any]) -> Any:
 
 
 def adjust(model: Any) -> None:
+    output = import_module("transformers.modeling_outputs").CausalLMOutput
     whole = model.forward
 
     def forward(
@@ -124,9 +126,8 @@ def adjust(model: Any) -> None:
         ids = decoder_input_ids if input_ids is None else input_ids
         if input_features is not None:
             return whole(input_features, decoder_input_ids=ids, **options)
-        result = model.model.decoder(ids, **options)
-        result.logits = model.proj_out(result.last_hidden_state)
-        return result
+        states = model.model.decoder(ids, **options).last_hidden_state
+        return output(logits=model.proj_out(states))
 
     model.forward = forward
 

@@ -15,12 +15,13 @@ import numpy as np
 from ...convert.declaration import pairs, plan
 from ...convert.keys import listed_classes
 from ...errors import ArchitectureError, ConfigError, LoadError
+from ...gguf_file import DType
 from ...ml.node import Node
 from ...ml.tensor import to_float32
 from ...model import find_hf
 from ...model.walk import Instance, instances, tensors
 from ...runner import LoadedModel
-from ..activations import EXACT, TABLE, Activations, bound_of, errors, laid_out
+from ..activations import EXACT, Activations, errors, laid_out
 from ..nodes import module_of
 from ..observe import (
     Begin,
@@ -33,7 +34,7 @@ from ..observe import (
     watch_text,
 )
 from ..routers import Routing, routed
-from .inputs import fitting_context, item_kind, placeholder_of
+from .inputs import fitting_context, placeholder_of
 from .report import GROWTH, Diff, ModuleDiff, Wiring, blame_author, judge, within
 
 _MOST = 4096  # rows that are matched: their distances are a square matrix
@@ -66,7 +67,7 @@ class Orders:
 
 
 def _matched(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-    """For each of our rows the nearest of theirs that is not taken."""
+    """For each of our rows the nearest of theirs that is not taken; they may have more."""
     a, b = ours.astype(np.float64), theirs.astype(np.float64)
     distances = (a * a).sum(1)[:, None] + (b * b).sum(1) - 2 * a @ b.T
     order = np.zeros(len(a), np.int64)
@@ -104,11 +105,17 @@ def _diff(model: LoadedModel, reference: Activations, routing: Routing) -> Diff:
     net = model.model
     need_same_kind(model, reference.config, "the reference")
     comparing = _Comparing(model, reference, routing)
-    ids, kind = reference.ids, item_kind(reference.inputs)
-    if kind is None:
+    ids, kind = reference.ids, reference.kind
+    if not kind:
         numbers = model.prompts.read(ids)
     else:
-        taken = net.reference_item(kind, reference.inputs, reference.image)
+        try:
+            taken = net.reference_item(kind, reference.inputs, reference.image)
+        except (KeyError, StopIteration):
+            raise LoadError(
+                f"the reference has no array that {type(net).__name__}.reference_item takes as its "
+                f"{kind}; its inputs are {', '.join(reference.inputs)}"
+            ) from None
         model.engine.images.modality(kind).check(kind, taken.values)
         embeddings = watch_item(model, kind, taken, comparing.begin_tower)
         numbers = prompt_with(model, ids, placeholder_of(reference.config, kind), embeddings)
@@ -204,6 +211,7 @@ class _Comparing:
         self._places: dict[str, ModuleDiff] = {}  # names of ops → modules
         self._known: set[str] = set()
         self._read: set[int] = set()  # uids of weights
+        self._types = {DType.F32}  # of weights read so far
         self._others: dict[ModuleDiff, str] = {}  # modules with another function, and which
 
     def begin_tower(self, recording: Recording) -> See:
@@ -254,7 +262,8 @@ class _Comparing:
         inside = Counter(kind for kind, scope in gelus if f"{scope}.".startswith(around))
         row = ModuleDiff(place.path, name, type(place.module).__name__, token=self.token)
         by_erf, by_tanh = self.reference.gelus.get(name or "", (0, 0))
-        row.bound = bound_of(place.module) + TABLE * min(inside["tanh"], by_tanh)
+        self._types |= {w.dtype for w in tensors(place.module) if w.dim(1) > 1}
+        row.bound = self.reference.bound(name or "", self._types, self.token is not None)
         if inside["tanh"] and by_erf and not by_tanh:
             self._others[row] = "its GELU is by tanh, the reference's by the error function"
         elif inside["erf"] and by_tanh and not by_erf:
@@ -278,7 +287,7 @@ class _Comparing:
         if row.name is None:
             return
         ours = to_float32(value, node.dtype, node.ne).reshape(node.shape[::-1])
-        for theirs in self._candidates(source, row, side):
+        for theirs in self._candidates(source, row, side, ours):
             fitting = self._fitting(theirs, row, side, node)
             if isinstance(fitting, str):
                 row.note = row.note or (fitting if side == "result" else f"its input: {fitting}")
@@ -315,7 +324,7 @@ class _Comparing:
         return ""
 
     def _candidates(
-        self, source: dict[str, np.ndarray], row: ModuleDiff, side: str
+        self, source: dict[str, np.ndarray], row: ModuleDiff, side: str, ours: np.ndarray
     ) -> Iterator[np.ndarray]:
         """Tensors of the reference that may be meant."""
         name = row.name or ""
@@ -324,6 +333,11 @@ class _Comparing:
                 break
             yield source[key]
         if side == "result" and row in self._wiring.alone and name in source:
+            if self._in_tower and ours.ndim == 2 and source[name].size > ours.size:
+                # It reads a table, such as that of distances, of which the reference has more.
+                rows = source[name].reshape(-1, source[name].shape[-1])
+                if rows.shape[1] == ours.shape[1] and len(rows) <= _MOST:
+                    yield rows[_matched(ours, rows)]
             module_input = self.reference.module_inputs.get(name)
             if module_input is not None and module_input.shape == source[name].shape:
                 yield (

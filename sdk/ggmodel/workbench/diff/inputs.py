@@ -5,24 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from ...convert.from_hf import normalize
 from ...errors import ConfigError
-from ...model.multimodal import REFERENCE_INPUTS
 from ...runner import LoadedModel
 
 _BY_LENGTH = ("longrope", "su")  # scalings of rope with two sets of factors
 
 
-def item_kind(inputs: Mapping[str, np.ndarray]) -> str | None:
-    """The kind of the item in a reference's inputs; None if they are text alone."""
-    kinds = (kind for kind, names in REFERENCE_INPUTS.items() if any(n in inputs for n in names))
-    return next(kinds, None)
-
-
 def placeholder_of(config: Mapping[str, Any], kind: str) -> int:
-    """The token that stands for a row of an item in a reference's prompt.
+    """The token that stands for a row of an item in a reference's prompt; frames of a video may
+    have that of images.
 
     Args:
         kind: of the item, such as "image".
@@ -30,9 +22,9 @@ def placeholder_of(config: Mapping[str, Any], kind: str) -> int:
     Raises:
         ConfigError: the config names none.
     """
-    names = f"{kind}_token_index", f"{kind}_token_id"
+    names = [f"{k}_token_{name}" for k in (kind, "image") for name in ("index", "id")]
     if config.get("is_encoder_decoder"):
-        names = ("decoder_start_token_id",)
+        names = ["decoder_start_token_id"]
     token = next((config[key] for key in names if config.get(key)), None)
     if not isinstance(token, int):
         raise ConfigError(f"the reference's config names no {' or '.join(names)}")
