@@ -55,6 +55,12 @@ def runner(stories: ggmodel.LoadedModel) -> InProcess:
     return InProcess(stories)
 
 
+@pytest.fixture
+def tools_in_template(runner: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The template names tools, and takes no place for them."""
+    monkeypatch.setattr(runner, "template", "{# tools #}" + runner.state.template)
+
+
 @pytest.fixture(scope="session")
 def models(runner: InProcess) -> InProcessModels:
     return InProcessModels(runner)

@@ -43,6 +43,7 @@ class InProcess:
 
     Attributes:
         running: requests under way. seen: all that were asked.
+        template: in place of the file's.
     """
 
     name = "stories"
@@ -50,6 +51,7 @@ class InProcess:
     def __init__(self, model: LoadedModel):
         self.model, self.running = model, 0
         self.seen: list[Any] = []
+        self.template: str | None = None
 
     @property
     def state(self) -> State:
@@ -70,7 +72,7 @@ class InProcess:
             nbytes=1,
             parameters=1,
             quantization="Q8_0",
-            template=str(metadata.get("tokenizer.chat_template", "")),
+            template=self.template or str(metadata.get("tokenizer.chat_template", "")),
             special_tokens={f"{k}_token": token(v) for k, v in ids.items() if v is not None},
             special_ids=self.model.prompts.vocabulary().special,
             end_ids=sorted(self.model.prompts.vocabulary().eog),
@@ -114,7 +116,7 @@ class InProcess:
         yield Finished(made.finish_reason, *counts, made.stop, used.reused_tokens)
 
     def _prompt(self, chat: ChatParams) -> Any:
-        options: Any = {"tools": chat.tools, "template": chat.template}
+        options: Any = {"tools": chat.tools, "template": chat.template or self.template}
         return self.model.chat_prompt(chat.messages, **options, variables=chat.variables)
 
     def _render(self, chat: ChatParams) -> str:
@@ -122,7 +124,7 @@ class InProcess:
 
         vocabulary = self.model.prompts.vocabulary()
         metadata = self.model.source.metadata
-        template = ChatTemplate.from_metadata(metadata, vocabulary, chat.template)
+        template = ChatTemplate.from_metadata(metadata, vocabulary, chat.template or self.template)
         messages, items = take_items(chat.messages)
         markers = {kind: self.model.prompts.marker(kind) for kind, _ in items}
         return template.render(messages, tools=chat.tools, markers=markers, **chat.variables)

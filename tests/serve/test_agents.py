@@ -39,6 +39,8 @@ TOOLS: Any = [
 ]
 ASKED: Any = {"model": "stories", "input": "Go.", "tools": TOOLS, "temperature": 0}
 
+pytestmark = pytest.mark.usefixtures("tools_in_template")
+
 
 def names(runner: InProcess) -> list[str]:
     return [one["function"]["name"] for one in runner.seen[-1].prompt.tools or ()]

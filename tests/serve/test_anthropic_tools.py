@@ -17,6 +17,8 @@ MESSAGES: Any = [{"role": "user", "content": "Go."}]
 ASKED: Any = {"model": "stories", "max_tokens": 1, "messages": MESSAGES}
 SCREEN = {"display_width_px": 800, "display_height_px": 600}
 
+pytestmark = pytest.mark.usefixtures("tools_in_template")
+
 
 @pytest.fixture
 def claude(url: str) -> Iterator[anthropic.Anthropic]:

@@ -202,6 +202,7 @@ def test_tools_reach_the_template_unless_none_may_be_called(
     assert runner.seen[-1].prompt.tools is None
 
 
+@pytest.mark.usefixtures("tools_in_template")
 def test_history_with_calls_is_rendered_whatever_their_arguments(
     client: openai.OpenAI, runner: InProcess
 ):

@@ -151,6 +151,7 @@ def test_older_functions_are_called(client: openai.OpenAI):
     assert "".join(one.arguments or "" for one in pieces) == call.arguments
 
 
+@pytest.mark.usefixtures("tools_in_template")
 def test_results_of_older_functions_go_on(http: httpx.Client, runner: InProcess):
     messages = [
         *ASKED["messages"],

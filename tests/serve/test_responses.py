@@ -123,6 +123,7 @@ def test_the_oldest_answers_are_dropped(client: openai.OpenAI, monkeypatch: pyte
         assert client.responses.retrieve(one.id).id == one.id
 
 
+@pytest.mark.usefixtures("tools_in_template")
 def test_calls_and_their_results_become_messages(client: openai.OpenAI, runner: InProcess):
     items: Any = [
         {"role": "user", "content": [{"type": "input_text", "text": "The sky?"}]},

@@ -15,8 +15,17 @@ from msgspec import structs
 from ..bounds import limits
 from ..chat.replies import ReplyFormat, reply_format
 from ..errors import TemplateError
+from .described_tools import describe_tools
 from .errors import Refused
-from .requests import ChatParams, GrammarSpec, Render, Request, Runner, State
+from .requests import (
+    ChatParams,
+    GrammarSpec,
+    Render,
+    Request,
+    Runner,
+    State,
+    template_abilities,
+)
 from .server import Settings
 from .tools import arguments_of
 
@@ -162,6 +171,7 @@ async def prepare(runner: Runner, request: Request, settings: Settings) -> Reply
     check_messages(chat.messages, chat.template or runner.state.template)
     request.options = within(request.options, settings)
     if form is not None:
+        describe(runner, chat)
         request.special = form.special
         if form.stop:
             request.options["stop"] = [*_listed(request.options.get("stop")), *form.stop]
@@ -239,6 +249,14 @@ def _form(runner: Runner, chat: ChatParams) -> ReplyFormat:
         return reply_format(template, state.response_template)
     except TemplateError:  # the checkpoint's declaration is of no use
         return reply_format(template)
+
+
+def describe(runner: Runner, chat: ChatParams) -> None:
+    """Puts tools and calls into messages where the template knows neither."""
+    template = runner.state.template if chat.template is None else chat.template
+    named = "{" not in template  # of the file's templates
+    if not (named or _form(runner, chat).calls or "tools" in template_abilities(template)):
+        chat.messages = describe_tools(chat.messages, chat.tools)
 
 
 def within(options: dict[str, Any], settings: Settings) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from ..template import KEY as TEMPLATES
 from ..template import REPLIES_KEY
 from .declaration import Declaration, DeclaredParser, read_declared
 from .deltas import CallArguments, CallBegun, Content, Delta, Reasoning, Reply, ToolCall
-from .families import PLAIN, Family, family_of
+from .families import BARE, PLAIN, Family, family_of
 from .grammars import grammar_of
 from .parser import FamilyParser
 from .values import Tools
@@ -66,6 +66,7 @@ class ReplyFormat:
     Attributes:
         name: of the family, "declared", or "plain" where all is content.
         special: the parser wants special tokens in the text, since they mark calls and thoughts.
+        calls: the family has calls of its own, which its template shows to the model.
         stop: texts that end a reply besides the vocabulary's ends.
         marks: texts that may be special tokens of the vocabulary; see `grammar`.
     """
@@ -74,6 +75,7 @@ class ReplyFormat:
         self._family, self._declaration = family, declaration
         self.name = family.name if declaration is None else "declared"
         self.special = declaration is not None or family is not PLAIN
+        self.calls = declaration is not None or family.blocks != (BARE,)
         self.stop, self.marks = family.stop, family.texts
 
     @classmethod

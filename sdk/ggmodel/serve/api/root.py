@@ -11,7 +11,7 @@ from msgspec import UNSET, Struct
 from starlette.routing import Route
 
 from ...bounds import limits
-from ..chat_requests import dated, model_name
+from ..chat_requests import dated, describe, model_name
 from ..endpoint import TEXT, Answers, Call, Handler, route
 from ..errors import Refused
 from ..requests import ChatParams, Detokenize, Rank, Render, Tokenize, Tokens
@@ -251,7 +251,9 @@ async def apply_template(call: Call) -> None:
     """Render a conversation as the text of a prompt."""
     params = await call.decode(ApplyTemplateRequest)
     async with call.server.models.use(params.model) as runner:
-        text = await runner.render(Render(await _chat(params, call)))
+        chat = await _chat(params, call)
+        describe(runner, chat)
+        text = await runner.render(Render(chat))
     await call.json(Rendered(text.text))
 
 
