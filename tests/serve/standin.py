@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from ggmodel import Grammar, LoadedModel
 from ggmodel.errors import Busy, ModelNotFound, Unsupported
 from ggmodel.runner.sampling import DEFAULTS, log_probabilities
+from ggmodel.serve.monitoring import note_model
 from ggmodel.serve.pool import Condition, ListedModel, same_name
 from ggmodel.serve.requests import (
     ChatParams,
@@ -184,6 +185,7 @@ class InProcessModels:
 
     @asynccontextmanager
     async def use(self, name: str | None, **_: Any) -> AsyncIterator[InProcess]:
+        note_model(name)
         if name is not None and not same_name(name, "stories"):
             raise ModelNotFound(f"no model is called {name!r}")
         if self.uses >= self.most:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..chat.replies import CallArguments, CallBegun, Content, Delta, Reasoning
 from ..errors import ComputeError
 from .endpoint import some
+from .monitoring import note_options
 from .requests import ChatParams, Finished, PromptProgress, Started, Token, TokenEvent
 from .tools import CustomInput
 
@@ -80,6 +81,7 @@ class Answer:
             raise ComputeError("the runner's answer has no beginning")
         self.started = first
         under_way, options = self._metrics.under_way, self._request.options
+        note_options(options)
         self._progress = under_way.begin(self._model, len(first.prompt), options)
         chat = self._request.prompt
         tools = chat.tools if isinstance(chat, ChatParams) else None

@@ -10,7 +10,7 @@ from itertools import pairwise
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.metrics_core import Metric
 
-from .monitoring import note_tokens
+from .monitoring import note_answer, note_read
 from .pool import ListedModel
 from .requests import Finished
 from .under_way import UnderWay
@@ -175,7 +175,8 @@ class Metrics:
             times: when the request began, and when each token came, in seconds.
         """
         prompt, completion = finished.prompt_tokens, finished.completion_tokens
-        note_tokens(prompt, completion)
+        first = times[1] if len(times) > 1 else None
+        note_answer(model, finished, first)
         model = self._label(model)
         self._answers.labels(model, finished.reason).inc()
         self._prompt.labels(model).inc(prompt)
@@ -192,8 +193,8 @@ class Metrics:
         self._prompt_length.labels(model).observe(prompt)
         self._answer_length.labels(model).observe(completion)
         self._answer.labels(model).observe(times[-1] - times[0])
-        if len(times) > 1:
-            self._first.labels(model).observe(times[1] - times[0])
+        if first is not None:
+            self._first.labels(model).observe(first - times[0])
         gap = self._gap.labels(model)
         for before, after in pairwise(times[1:]):
             gap.observe(after - before)
@@ -201,7 +202,7 @@ class Metrics:
 
     def read(self, model: str, tokens: int) -> None:
         """Notes a prompt that was computed without an answer, such as a text to embed."""
-        note_tokens(tokens)
+        note_read(model, tokens)
         model = self._label(model)
         self._prompt.labels(model).inc(tokens)
         self._prefilled.labels(model).inc(tokens)

@@ -10,9 +10,14 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import Full, Queue
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from .tracing import record_span
+
+if TYPE_CHECKING:
+    from .requests import Finished
 
 _WAITING = 1000  # lines that are not written yet; others are dropped
 _LONGEST = 200  # characters of a path, or a model's name
@@ -25,13 +30,16 @@ _ID = re.compile(rb"[!-~]{1,128}")  # one of the client's that is kept
 
 
 @dataclass
-class _Request:
+class RequestRecord:
     """A request under way.
 
     Attributes:
         id: the client's `x-request-id`, else one of ours.
         complete: the answer has been sent.
+        model: the name that it calls one. answered: that model's own.
         read, written: tokens of prompts and answers.
+        options: of its first answer, as runners take them. finished: the counts of all.
+        first: seconds to the first token of an answer; None without any.
     """
 
     id: str
@@ -41,9 +49,13 @@ class _Request:
     model: str = ""
     read: int = 0
     written: int = 0
+    answered: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    finished: list[Finished] = field(default_factory=list)
+    first: float | None = None
 
 
-_current: ContextVar[_Request | None] = ContextVar("request", default=None)
+_current: ContextVar[RequestRecord | None] = ContextVar("request", default=None)
 
 
 def request_id() -> str | None:
@@ -58,11 +70,32 @@ def note_model(name: str | None) -> None:
         request.model = name
 
 
-def note_tokens(read: int, written: int = 0) -> None:
-    """Tokens that a model read and wrote for the request under way."""
+def note_options(options: Mapping[str, Any]) -> None:
+    """The options of an answer to the request under way."""
+    if (request := _current.get()) is not None and not request.options:
+        request.options = options
+
+
+def note_read(model: str, tokens: int) -> None:
+    """Tokens that a model read for the request under way."""
     if (request := _current.get()) is not None:
-        request.read += read
-        request.written += written
+        request.answered = model
+        request.read += tokens
+
+
+def note_answer(model: str, finished: Finished, first: float | None) -> None:
+    """An answer to the request under way that is complete.
+
+    Args:
+        model: its own name. first: when the first token came, as `time.monotonic` tells it; None
+            without any.
+    """
+    note_read(model, finished.prompt_tokens)
+    if (request := _current.get()) is not None:
+        request.written += finished.completion_tokens
+        request.finished.append(finished)
+        if first is not None and request.first is None:
+            request.first = first - request.began
 
 
 class RequestLog:
@@ -143,7 +176,7 @@ class NotesRequests:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        request = _Request(_id_of(scope), time.monotonic())
+        request = RequestRecord(_id_of(scope), time.monotonic())
         ids = [(name.encode(), request.id.encode()) for name in ID_HEADERS]
         asked, answered = (_Body(), _Body()) if self._log and self._verbose else (None, None)
         if asked is not None:
@@ -172,6 +205,9 @@ class NotesRequests:
             await self._app(scope, receiving, noting)
         finally:
             _current.reset(token)
+            if not request.complete:
+                request.status = _GONE
+            record_span(scope, request)
             polled = request.status == 200 and scope["path"] in _POLLED
             if self._log is not None and not polled:
                 self._log.add(_line(scope, request))
@@ -185,7 +221,7 @@ def _id_of(scope: Mapping[str, Any]) -> str:
     return given.decode() if _ID.fullmatch(given) else f"req_{secrets.token_hex(12)}"
 
 
-def _line(scope: Mapping[str, Any], request: _Request) -> str:
+def _line(scope: Mapping[str, Any], request: RequestRecord) -> str:
     client = scope["client"][0] if scope.get("client") else "-"
     path = scope.get("raw_path") or scope["path"].encode("utf-8", "surrogateescape")
     parts = [
@@ -193,7 +229,7 @@ def _line(scope: Mapping[str, Any], request: _Request) -> str:
         client,
         _plain(scope["method"]),
         _plain(path.decode("latin-1")),
-        str(request.status if request.complete else _GONE),
+        str(request.status),
         f"{time.monotonic() - request.began:.3f}s",
     ]
     if request.model:
