@@ -59,6 +59,8 @@ class Limits:
         serve_body_seconds: time to send a request to the server: its header, then its body.
         serve_choices: answers to one prompt that a request may want (`n`).
         serve_connections: connections that the server keeps open.
+        serve_document_characters: text of a document in a request to the server.
+        serve_document_seconds: time to read a PDF file.
         serve_fetch_bytes: an image or a sound that the server fetches from an allowed host.
         serve_fetch_seconds: time to fetch it.
         serve_files: files that the server keeps for batches, and batches.
@@ -138,6 +140,8 @@ class Limits:
     serve_body_seconds: float = 60.0
     serve_choices: int = 128
     serve_connections: int = 4096
+    serve_document_characters: int = 1 << 22
+    serve_document_seconds: float = 30.0
     serve_fetch_bytes: int = 32 << 20
     serve_fetch_seconds: float = 20.0
     serve_files: int = 1000

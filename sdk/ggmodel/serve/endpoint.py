@@ -123,7 +123,7 @@ class Call:
         key: of the client, hashed; "" where the server wants none.
         body: of the request. path: the parameters of its path.
         finished: the answer is complete. warnings: see `warn`.
-        media_nbytes: of the images and sounds that were fetched.
+        media_nbytes: of the images and sounds that were fetched. documents: read so far.
         interruption: the last part of a stream that cannot go on; None for the API's usual one.
         errors: the form of errors; None for the endpoint's.
         remedy: what the request might have asked for, with a prompt that is too long.
@@ -137,7 +137,7 @@ class Call:
         self.body = b""
         self.receive: Receive | None = None
         self.status, self.finished = 0, False
-        self.media_nbytes = self._sent = 0
+        self.media_nbytes = self.documents = self._sent = 0
         self._alive: asyncio.Task[None] | None = None
         self.warnings: list[str] = []
         self.interruption: Callable[[Problem], bytes] | None = None

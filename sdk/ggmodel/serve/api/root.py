@@ -258,7 +258,7 @@ async def apply_template(call: Call) -> None:
 
 
 async def _chat(params: ApplyTemplateRequest, call: Call) -> ChatParams:
-    messages = await converted(params.messages or [], call.fetch)
+    messages = await converted(params.messages or [], call)
     variables = dated(params.chat_template_kwargs or {})
     if not params.add_generation_prompt:
         variables["add_generation_prompt"] = False

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from ...chat_requests import Message, Part, check_count, item_part, simplified, text_part, tool_call
+from ...documents import document_text
 from ...endpoint import Call
 from ...errors import Refused
 from ...media import from_base64
@@ -65,7 +66,7 @@ async def _user(role: str, blocks: list[Block], where: str, call: Call) -> list[
             content = await _content(block.get("content") or "", f"{place}.content", call)
             messages.append({"role": "tool", "tool_call_id": id, "content": content})
         elif not _left_out(block, place, call):
-            parts.append(await _part(block, place, call))
+            parts += await _parts(block, place, call)
     if parts or not messages:
         messages.append({"role": role, "content": simplified(parts)})
     return messages
@@ -83,7 +84,7 @@ async def _assistant(blocks: list[Block], where: str, call: Call) -> Message:
         elif kind == "thinking":
             thoughts.append(_text(block, "thinking", place))
         elif kind != "redacted_thinking" and not _left_out(block, place, call):
-            parts.append(await _part(block, place, call))
+            parts += await _parts(block, place, call)
     message: Message = {"role": "assistant"}
     if parts or not calls:
         message["content"] = simplified(parts)
@@ -108,31 +109,57 @@ async def _content(content: Any, where: str, call: Call) -> str | list[Part]:
         return content
     if not isinstance(content, list) or not all(isinstance(one, dict) for one in content):
         raise Refused(f"{where}: expected a text or a list of blocks", param=where)
-    return simplified([await _part(one, f"{where}[{i}]", call) for i, one in enumerate(content)])
+    blocks = [await _parts(one, f"{where}[{i}]", call) for i, one in enumerate(content)]
+    return simplified([part for parts in blocks for part in parts])
 
 
-async def _part(block: Block, where: str, call: Call) -> Part:
+async def _parts(block: Block, where: str, call: Call) -> list[Part]:
     kind = block.get("type")
     if kind == "text":
-        return text_part(_text(block, "text", where))
-    source = block.get("source")
+        return [text_part(_text(block, "text", where))]
+    if kind == "search_result":
+        content = await _content(block.get("content"), f"{where}.content", call)
+        heads = [_text(block, name, where) for name in ("title", "source")]
+        return [text_part("\n".join(heads)), *_listed(content)]
     if kind in ("image", "document"):
-        where = f"{where}.source"
+        source, where = block.get("source"), f"{where}.source"
         if not isinstance(source, dict):
             raise Refused(f"{where}: is missing", param=where)
         if kind == "image":
-            return item_part("image", await _image(source, where, call))
-        if source.get("type") == "text":
-            return text_part(_text(source, "data", where))
-        raise Refused(f"{where}.type: documents are plain text here", param=f"{where}.type")
+            return [item_part("image", await _data(source, where, call))]
+        return await _document(block, source, where, call)
     raise Refused(
         f"{where}.type: {kind!r:.50} is unsupported; supported are text, image, document, "
-        "thinking, tool_use and tool_result",
+        "search_result, thinking, tool_use and tool_result",
         param=f"{where}.type",
     )
 
 
-async def _image(source: Block, where: str, call: Call) -> bytes:
+async def _document(block: Block, source: Block, where: str, call: Call) -> list[Part]:
+    """The text of a document below its title and what is said of it."""
+    heads = [block[name] for name in ("title", "context") if isinstance(block.get(name), str)]
+    title, kind = "\n".join(heads) or None, source.get("type")
+    if kind in ("base64", "url"):
+        data = await _data(source, where, call)
+        return [text_part(await document_text(call, data, where, title))]
+    if kind == "text":
+        text = _text(source, "data", where)
+        return [text_part(f"{title}:\n{text}" if title else text)]
+    if kind == "content":
+        content = await _content(source.get("content"), f"{where}.content", call)
+        return [*([text_part(f"{title}:")] if title else []), *_listed(content)]
+    raise Refused(
+        f"{where}.type: {kind!a:.50} is unsupported; send the document as base64, url, text or "
+        "content",
+        param=f"{where}.type",
+    )
+
+
+def _listed(content: str | list[Part]) -> list[Part]:
+    return [text_part(content)] if isinstance(content, str) else content
+
+
+async def _data(source: Block, where: str, call: Call) -> bytes:
     if source.get("type") == "url":
         return await call.fetch(_text(source, "url", where), f"{where}.url")
     return from_base64(_text(source, "data", where), f"{where}.data")

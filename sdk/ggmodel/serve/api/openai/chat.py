@@ -114,7 +114,7 @@ class ChatCompletions(OpenAIProtocol[ChatRequest]):
         tools = self._tools()
         self.customs: list[str] = tools["custom"]
         chat = ChatParams(
-            await converted(params.messages, self.call.fetch),
+            await converted(params.messages, self.call),
             template=params.chat_template,
             variables=_variables(params),
             continues=_continues(params),

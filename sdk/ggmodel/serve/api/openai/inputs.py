@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
@@ -13,9 +14,10 @@ from msgspec import Struct, structs
 from ....bounds import limits
 from ...chat import ChatProtocol
 from ...chat_requests import Message, Part, check_count, item_part, simplified, text_part, tool_call
+from ...documents import document_text
 from ...endpoint import DONE, Call, event
 from ...errors import Refused
-from ...media import Fetch, from_base64
+from ...media import from_base64
 from ...requests import Finished, GrammarSpec, Runner, Tokenize
 from ...tools import INPUT
 from .schemas import head
@@ -351,12 +353,12 @@ class ChatMessage(Struct):
 
 
 async def converted(
-    messages: Sequence[ChatMessage], fetch: Fetch, where: str = "messages"
+    messages: Sequence[ChatMessage], call: Call, where: str = "messages"
 ) -> list[Message]:
     """The messages, images and sounds as bytes.
 
     Args:
-        fetch: see `Call.fetch`.
+        call: fetches images and sounds, and has the files of the client.
         where: the field of the request that they are, for messages.
 
     Raises:
@@ -365,18 +367,18 @@ async def converted(
     check_count(messages, where)
     for i, message in enumerate(messages):  # older forms, without ids, which templates want
         if message.function_call is not None:
-            call = ToolCall(message.function_call, f"call{i:05}")
-            message.tool_calls = [*(message.tool_calls or ()), call]
+            called = ToolCall(message.function_call, f"call{i:05}")
+            message.tool_calls = [*(message.tool_calls or ()), called]
         elif message.role == "function" and message.tool_call_id is None:
             message.tool_call_id = f"call{i - 1:05}"
-    return [await _converted(one, f"{where}[{i}]", fetch) for i, one in enumerate(messages)]
+    return [await _converted(one, f"{where}[{i}]", call) for i, one in enumerate(messages)]
 
 
-async def _converted(message: ChatMessage, where: str, fetch: Fetch) -> Message:
+async def _converted(message: ChatMessage, where: str, call: Call) -> Message:
     fields: Message = {"role": _ROLES.get(message.role, message.role)}
     calls = list(message.tool_calls or ())
     if isinstance(message.content, list):
-        fields["content"] = await _content(message.content, f"{where}.content", fetch)
+        fields["content"] = await _content(message.content, f"{where}.content", call)
     elif message.content is not None or not calls:
         fields["content"] = message.content or message.refusal or ""
     if message.content is None and not calls and message.role in ("user", "system", "developer"):
@@ -393,11 +395,11 @@ async def _converted(message: ChatMessage, where: str, fetch: Fetch) -> Message:
     return fields
 
 
-async def _content(parts: list[dict[str, Any]], where: str, fetch: Fetch) -> str | list[Part]:
-    return simplified([await _part(part, f"{where}[{i}]", fetch) for i, part in enumerate(parts)])
+async def _content(parts: list[dict[str, Any]], where: str, call: Call) -> str | list[Part]:
+    return simplified([await _part(part, f"{where}[{i}]", call) for i, part in enumerate(parts)])
 
 
-async def _part(part: dict[str, Any], where: str, fetch: Fetch) -> Part:
+async def _part(part: dict[str, Any], where: str, call: Call) -> Part:
     kind = part.get("type")
     if kind in ("text", "refusal", "input_text", "output_text"):
         return text_part(_text(part.get("refusal" if kind == "refusal" else "text"), where))
@@ -405,21 +407,49 @@ async def _part(part: dict[str, Any], where: str, fetch: Fetch) -> Part:
         source = part.get(kind)
         url = source.get("url") if isinstance(source, dict) else source
         where = f"{where}.{kind}.url"
-        return item_part(_URLS[str(kind)], await fetch(_text(url, where), where))
+        return item_part(_URLS[str(kind)], await call.fetch(_text(url, where), where))
     if kind == "input_image":
         where = f"{where}.image_url"
-        return item_part("image", await fetch(_text(part.get("image_url"), where), where))
+        return item_part("image", await call.fetch(_text(part.get("image_url"), where), where))
     if kind == "input_audio":
         source, where = part.get("input_audio"), f"{where}.input_audio.data"
         data = _text(source.get("data") if isinstance(source, dict) else None, where)
         if data[:5].lower() == "data:":
-            return item_part("audio", await fetch(data, where))
+            return item_part("audio", await call.fetch(data, where))
         return item_part("audio", from_base64(data, where))
+    if kind in ("file", "input_file"):
+        file = part.get("file") if kind == "file" else part
+        return text_part(await _file(file, f"{where}.file" if kind == "file" else where, call))
     raise Refused(
-        f"{where}.type: {kind!r:.50} is unsupported; supported are text, image_url, input_audio "
-        "and video_url",
+        f"{where}.type: {kind!r:.50} is unsupported; supported are text, image_url, input_audio, "
+        "video_url and file",
         param=f"{where}.type",
     )
+
+
+async def _file(file: Any, where: str, call: Call) -> str:
+    """The text of a file: its data, an address, or one that was uploaded."""
+    if not isinstance(file, dict):
+        raise Refused(f"{where}: is missing", param=where)
+    name = file.get("filename")
+    title = name if isinstance(name, str) else None
+    if (data := file.get("file_data")) is not None:
+        where = f"{where}.file_data"
+        data = _text(data, where)
+        is_url = data[:5].lower() == "data:"
+        content = await call.fetch(data, where) if is_url else from_base64(data, where)
+    elif (url := file.get("file_url")) is not None:
+        where = f"{where}.file_url"
+        content = await call.fetch(_text(url, where), where)
+    else:
+        where = f"{where}.file_id"
+        id = _text(file.get("file_id"), where)
+        stored = call.server.files.get(id, call.key)
+        if stored is None:
+            raise Refused(f"{where}: no file has the id {id!a:.100}; send file_data", param=where)
+        content = await asyncio.to_thread(call.server.files.path(stored).read_bytes)
+        title = title or stored.filename
+    return await document_text(call, content, where, title)
 
 
 def _text(value: object, where: str) -> str:

@@ -250,7 +250,7 @@ def _previous(call: Call, id: str | None) -> Stored | None:
 
 async def _history(params: ResponseRequest, call: Call, before: Stored | None) -> list[Message]:
     """The messages that were kept, and the new ones; without the instructions."""
-    own = await converted(read_items(params.input, call), call.fetch, "input")
+    own = await converted(read_items(params.input, call), call, "input")
     return [*(before.history if before else ()), *own]
 
 
