@@ -30,7 +30,16 @@ RUN = ("index", "first-steps", "run", "audio", "images", "embeddings", "security
 PYTHON = ("first-steps", "run", "audio", "images", "security")  # others: test_documents.py
 # Pages whose commands take minutes or other machines, or choose a library: their names and options
 # are checked.
-READ = ("benchmarks", "ggml", "install", "performance", "reliability", "requests")
+READ = (
+    "benchmarks",
+    "deploying",
+    "ggml",
+    "install",
+    "performance",
+    "programs",
+    "reliability",
+    "requests",
+)
 # Pages that a test of their own runs.
 ELSEWHERE = {
     "README.md": "tests/docs/test_documents.py",
@@ -193,6 +202,24 @@ def test_the_program_knows_every_command_and_option():
             command.make_parser(context).parse_args(arguments)
         except Exception as error:
             pytest.fail(f"{page}: {line}: {error}")
+
+
+def test_the_program_knows_what_others_are_called_here():
+    """The right column of the tables has commands, and options of `ggmodel serve`."""
+    group: Any = typer.main.get_command(app)
+    serve = group.get_command(typer.Context(group), "serve")
+    options = {name for one in serve.params for name in one.opts}
+    rows = re.findall(r"^\|.*\|(.*)\|$", read("docs/coming-from.md"), re.MULTILINE)
+    codes = [code for row in rows for code in re.findall(r"`([^`]+)`", row)]
+    assert len(codes) > 50
+    for code in codes:
+        first, *arguments = shlex.split(code)
+        if first.startswith("--"):
+            assert first in options, code
+        elif first == "ggmodel":
+            command = group.get_command(typer.Context(group), arguments[0])
+            context = typer.Context(command, **command.context_settings)
+            command.make_parser(context).parse_args(arguments[1:])
 
 
 def test_programs_of_the_repository_know_their_options():
