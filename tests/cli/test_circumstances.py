@@ -30,6 +30,8 @@ COMMANDS: dict[str, str] = {
     "transcribe": "MODEL SOUND",
     "list": "--json",
     "pull": "MODEL",
+    "create": "new -f absent/Modelfile",
+    "cp": "nobody/nothing other",
     "rm": "nobody/nothing --yes",
     "convert": "FOLDER OUT/c.gguf --force",
     "quantize": "MODEL OUT/q.gguf q8_0 --force",
@@ -52,9 +54,10 @@ COMMANDS: dict[str, str] = {
     "diff": "MODEL FOLDER",
     "golden": f"llama --goldens {ROOT}/tests/golden --case tied",
 }
-# No such port, no requests, no Whisper, a path, no such model; no torch has a status of its own.
+# No such port, no requests, no Whisper, a path, no such file or model; no torch has a status of its
+# own.
 FAIL: dict[str, int] = dict.fromkeys(
-    ("worker", "runner", "serve", "batch", "transcribe", "pull", "rm"), 1
+    ("worker", "runner", "serve", "batch", "transcribe", "pull", "create", "cp", "rm"), 1
 )
 FAIL["diff"] = 69
 NAMED = [c for c, text in COMMANDS.items() if text.startswith(("MODEL", "FOLDER"))]

@@ -19,7 +19,7 @@ from ggmodel.names import Stored
 from tests.documents import blocks, commands, read
 from tests.names.hub_server import Hub, serving
 from tests.names.registry_server import Registry, serving_registry
-from tests.names.stores import put_hub, put_ollama
+from tests.names.stores import digest, put_hub, put_ollama
 
 TEMPLATE = b"{{ .System }}<u>{{ .Prompt }}<a>{{ .Response }}<e>"
 
@@ -125,11 +125,53 @@ def test_pull_of_ollama(program, stores, tiny, tmp_path: Path):
 
 
 @pytest.mark.slow
+def test_create_and_cp(program, stores, tiny, tmp_path: Path):
+    folder = tmp_path / "made"
+    folder.mkdir()
+    (folder / "tiny.gguf").write_bytes(tiny)
+    file = folder / "Modelfile"
+    file.write_text(
+        f'FROM ./tiny.gguf\nTEMPLATE "{TEMPLATE.decode()}"\nSYSTEM abc\n'
+        "PARAMETER num_predict 3\nPARAMETER temperature 0\nPARSER none\n"
+    )
+    made = program("create", "tale", "-f", file, env=stores)
+    assert made.returncode == 0 and made.stderr == "without effect here: PARSER\n"
+    assert "tale:latest: ggmodel's own store, " in made.stdout
+    own = program("run", "tiny", "abc", env=stores)
+    assert program("run", "tale", "abc", env=stores).stdout == own.stdout
+
+    assert program("cp", "tale", "twin", env=stores).returncode == 0
+    assert program("run", "twin", "abc", env=stores).stdout == own.stdout
+    assert program("cp", folder / "tiny.gguf", "plain:v1", env=stores).returncode == 0
+
+    again = program("create", "small", "-f", "-", "-q", "q8_0", env=stores, stdin="FROM tale")
+    assert again.returncode == 0, again.stderr
+    rows = {r["name"]: r for r in json.loads(program("list", "--json", env=stores).stdout)}
+    assert rows["small:latest"]["type"] == "Q8_0" and rows["small:latest"]["own"]
+    assert {"tale:latest", "twin:latest", "plain:v1"} < set(rows)
+    blobs = tmp_path / "data" / "ggmodel" / "models" / "blobs"
+    assert (folder / "tiny.gguf").samefile(blobs / f"sha256-{digest(tiny)}")
+
+    for text, what in (
+        ("SYSTEM x", "no FROM line"),
+        ("FROM nothing", "model 'nothing' not found"),
+        ("FROM ./none.gguf", "none.gguf does not exist"),
+        ("FROM tale\nADAPTER none.gguf", "none.gguf is no file"),
+        ("FROM tale\nPARAMETER mirostat 2", "mirostat"),
+    ):
+        file.write_text(text)
+        failed = program("create", "bad", "-f", file, env=stores)
+        assert failed.returncode == 1 and what in failed.stderr
+    assert program("cp", "nothing", "bad", env=stores).returncode == 1
+    assert "bad:latest" not in program("list", env=stores).stdout
+
+
+@pytest.mark.slow
 def test_the_commands_of_the_document(program, stores, tiny, tmp_path: Path):
     put_ollama(tmp_path / "ollama", "library/llama3.2:1b", ("model", tiny), ("template", TEMPLATE))
     files = {"m-Q4_K_M.gguf": tiny, "m-Q8_0.gguf": tiny}
     shown = commands(read("docs/names.md"))
-    assert len(shown) == 8
+    assert len(shown) == 9
     ollama = Registry()
     ollama.put("library/llama3.2:1b", ("model", tiny), ("template", TEMPLATE))
     with serving(Hub({"org/repo": files})) as hub, serving_registry(ollama):

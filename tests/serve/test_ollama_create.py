@@ -13,6 +13,7 @@ import pytest
 from gguf import GGUFWriter
 
 from ggmodel import names
+from ggmodel.errors import FormatError
 from ggmodel.gguf_file import open_gguf
 from ggmodel.names import blobs, layers, modelfile
 from ggmodel.serve.models import ModelPool
@@ -84,6 +85,9 @@ def test_the_header_of_a_blob_tells_what_it_is_for(
     (layer,) = layers.uploads({"any.bin": blob})
 
     assert layer["mediaType"] == f"application/vnd.ollama.image.{kind}"
+    if kind != "adapter":
+        with pytest.raises(FormatError, match=f"'any.bin' is a {kind} by its header"):
+            layers.uploads({"any.bin": blob}, "adapter")
 
 
 def test_licences_are_added_and_parameters_merged(server: ollama.Client):

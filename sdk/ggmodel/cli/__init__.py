@@ -29,8 +29,8 @@ from .terminal import in_options, printable, say
 
 _USE, _LOOK, _WRITE = "Use a model", "Inspect a model", "Write a model"
 _MEMBERS = {
-    _USE: "run chat serve batch transcribe list pull rm convert quantize imatrix estimate devices "
-    "worker runner ggml",
+    _USE: "run chat serve batch transcribe list pull create cp rm convert quantize imatrix "
+    "estimate devices worker runner ggml",
     _LOOK: "show check bench perplexity profile trace graph",
     _WRITE: "new diff golden",
 }
@@ -42,6 +42,8 @@ _ELSEWHERE = {
     "bench": "measure:bench",
     "chat": "run:chat",
     "check": "show:check",
+    "cp": "local_models:cp",
+    "create": "local_models:create",
     "imatrix": "convert:imatrix",
     "list": "local_models:list_models",  # `list` is a type of Python
     "perplexity": "measure:perplexity",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ..errors import ConfigError
-from .options import Json, Models, complete_model
-from .terminal import console, note, printable, report, size, table
+from .options import Json, Models, complete_model, read_text
+from .terminal import console, note, printable, progress_bar, report, size, table
 
 
 def list_models(models: Models = None, as_json: Json = False) -> None:
@@ -65,6 +66,69 @@ def pull(
     from ..names import pull as download
 
     print(printable(download(name).where))
+
+
+def create(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of the new model.", show_default=False)
+    ],
+    file: Annotated[
+        str,
+        typer.Option(
+            "--file", "-f", metavar="FILE", help="The Modelfile; - reads it from standard input."
+        ),
+    ] = "Modelfile",
+    type: Annotated[
+        str | None,
+        typer.Option(
+            "--quantize",
+            "-q",
+            metavar="TYPE",
+            help="Type that the weights get: q8_0, q4_K_M, …; they are in F32, F16 or BF16.",
+        ),
+    ] = None,
+) -> None:
+    """Create a model from a Modelfile, as Ollama does.
+
+    FROM names another model, or GGUF files relative to the Modelfile, which are shared where the
+    disk allows it. A model of the same name is replaced.
+    """
+    from ..names import derived, modelfile
+
+    made = modelfile.read(read_text(file, "--file "))
+    folder = Path(file).parent if file != "-" else Path()
+    if made.ignored:
+        note(f"without effect here: {', '.join(made.ignored)}")
+    with progress_bar("creating") as progress:
+        model = derived.create(
+            name,
+            modelfile.derived_model(made, folder, type or ""),
+            lambda step: progress(step.completed / max(step.total, 1), step.status),
+        )
+    print(printable(model.where))
+
+
+def cp(
+    source: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=complete_model,
+            metavar="SOURCE",
+            help="A model of this machine, or the path of a GGUF file.",
+            show_default=False,
+        ),
+    ],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The other name.", show_default=False)
+    ],
+) -> None:
+    """Give a model of this machine another name.
+
+    Files are shared where the disk allows it.
+    """
+    from ..names import derived, find
+
+    print(printable(derived.copy(find(source, download=False), name).where))
 
 
 def rm(

@@ -44,7 +44,7 @@ def check(name: str, model: DerivedModel) -> None:
     _entry_of(name)
     if stored_base(model) is None:
         uploads(model.files)
-    uploads(model.adapters)
+    uploads(model.adapters, "adapter")
     check_parameters(model.params)
     if model.template:
         as_jinja(model.template, "the template")

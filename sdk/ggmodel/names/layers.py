@@ -20,7 +20,7 @@ from ..gguf_file.reader import read_part
 from ..gguf_file.source import quantization_of
 from ..reading import read_json
 from ..runner.loading.resolved import PATH, ResolvedModel
-from ..storage import atomic_write, private_folder, replace
+from ..storage import atomic_write, naming, private_folder, replace
 from .blobs import DIGEST, Report, Step, blob_path, check_room, digest_of
 from .grammar import parts_of
 from .ollama import OWN_STORE, STORE, Ollama, blob_of, own_root
@@ -66,7 +66,7 @@ def layers_of(model: DerivedModel, report: Report) -> list[Layer]:
     if model.quantize:
         base = _quantized(base, model.quantize, report)
     params = _params_of(base) | dict(model.params)
-    layers = [*base, *uploads(model.adapters)]
+    layers = [*base, *uploads(model.adapters, "adapter")]
     for kind, text in (
         ("template", model.template),
         ("system", model.system),
@@ -170,17 +170,34 @@ def _of_store(root: Path, layer: StoredLayer, parent: str = "") -> Layer:
     return _linked(path, layer.kind, {path: layer.digest}, parent)
 
 
-def uploads(files: Mapping[str, str]) -> list[Layer]:
+def uploads(files: Mapping[str, str], kind: str = "") -> list[Layer]:
     """The layers of uploaded files, in the order of their names.
+
+    Args:
+        kind: the only purpose that they may have; "" for any.
 
     Raises:
         ConfigError: a name leads elsewhere, or a digest is none. ModelNotFound: a blob is not here.
         FormatError: a blob is no GGUF file.
     """
-    return [_uploaded(name, digest) for name, digest in sorted(files.items())]
+    return [_uploaded(name, digest, kind) for name, digest in sorted(files.items())]
 
 
-def _uploaded(name: str, digest: str) -> Layer:
+def add_file(path: Path) -> str:
+    """Makes a file of this machine a blob; its digest.
+
+    Raises:
+        ModelNotFound: it does not exist. WriteError: there is no room for it.
+    """
+    with naming(own_root()):
+        if not path.is_file():
+            raise ModelNotFound(
+                f"{path} is no file; check the path, relative to the Modelfile's folder"
+            )
+        return _linked(path, "model", {})["digest"]
+
+
+def _uploaded(name: str, digest: str, wanted: str) -> Layer:
     parts = PurePosixPath(name)
     if parts.is_absolute() or ".." in parts.parts:
         raise ConfigError(
@@ -195,6 +212,8 @@ def _uploaded(name: str, digest: str) -> Layer:
         raise FormatError(
             f"{name[:100]!r}: supplied file was not in GGUF format: {error}"
         ) from None
+    if wanted and kind != wanted:
+        raise FormatError(f"{name[:100]!r} is a {kind} by its header, and no {wanted}")
     return _layer(kind, digest, path.stat().st_size)
 
 

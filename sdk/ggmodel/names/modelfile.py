@@ -4,6 +4,7 @@ other commands its template, system message, options, licences and conversation.
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,6 +13,8 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..runner.loading.resolved import ResolvedModel
+from .grammar import is_path
+from .layers import DerivedModel, add_file
 from .ollama import (
     OWN_STORE,
     STORE,
@@ -22,6 +25,7 @@ from .ollama import (
     parameters_of,
     text_of,
 )
+from .resolver import find
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,7 @@ class Modelfile:
         template: in Go's language; "" for the one in the GGUF file.
         parameters: options as Ollama calls them; a list for several values.
         messages: dicts with role and content.
+        ignored: commands that have no effect here.
         parent: the name of the model that it was made from; "" where that is unknown.
         stored: whether a store of Ollama's form has all of this.
     """
@@ -45,6 +50,7 @@ class Modelfile:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     licenses: Sequence[str] = ()
     messages: Sequence[Mapping[str, str]] = ()
+    ignored: Sequence[str] = ()
     parent: str = ""
     stored: bool = False
 
@@ -95,7 +101,9 @@ def read(text: str) -> Modelfile:
             found["messages"].append({"role": name, "content": _unquoted(value.strip())})
         elif command == "MESSAGE":
             raise ConfigError(f"line {number}: a message's role is one of {', '.join(_ROLES)}")
-        elif command not in _IGNORED:
+        elif command in _IGNORED:
+            found.setdefault("ignored", []).append(command)
+        else:
             raise ConfigError(
                 f"line {number}: {command[:40]!r} is no command; one of {', '.join(_COMMANDS)} is"
             )
@@ -162,6 +170,42 @@ def describe(model: ResolvedModel) -> Modelfile:
     return Modelfile([str(file.absolute()) for file in files])
 
 
+def derived_model(made: Modelfile, folder: Path, quantize: str = "") -> DerivedModel:
+    """The model that a Modelfile describes, to be created.
+
+    Args:
+        folder: which paths are relative to.
+        quantize: as for `DerivedModel`.
+
+    Raises:
+        ConfigError: FROM names a model beside files. ModelNotFound: a file does not exist.
+    """
+
+    def blobs(paths: Sequence[str]) -> dict[str, str]:
+        files = [folder / os.path.expanduser(path) for path in paths]
+        return {f"{i:05}-{file.name}": add_file(file) for i, file in enumerate(files)}
+
+    files: dict[str, str] = {}
+    base: str | ResolvedModel = ""
+    if len(made.bases) > 1:
+        files = blobs(made.bases)
+    else:
+        path = folder / os.path.expanduser(made.bases[0])
+        is_name = not (path.exists() or is_path(made.bases[0]))
+        base = made.bases[0] if is_name else find(path)
+    return DerivedModel(
+        base=base,
+        files=files,
+        adapters=blobs(made.adapters),
+        template=made.template,
+        system=made.system,
+        params=made.parameters,
+        messages=made.messages,
+        licenses=made.licenses,
+        quantize=quantize,
+    )
+
+
 def _of_layers(root: Path, layers: Layers) -> Modelfile:
     def paths(*kinds: str) -> list[str]:
         return [str(blob_of(root, layer)) for layer in layers.of(*kinds)]
@@ -177,6 +221,6 @@ def _of_layers(root: Path, layers: Layers) -> Modelfile:
         parameters_of(root, layers),
         texts("license"),
         conversation_of(root, layers),
-        next((layer.parent for layer in layers.models), ""),
+        parent=next((layer.parent for layer in layers.models), ""),
         stored=True,
     )
