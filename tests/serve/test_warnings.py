@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import typing
+from collections.abc import Callable
 from typing import Any
 
 import anthropic
@@ -65,6 +66,32 @@ def test_ignored_fields_are_told(
     told = f"fields without effect: {', '.join(map(repr, names))}".replace("\\\\", "\\")
     assert answer.headers[WARNINGS] == told
     assert [one.getMessage() for one in caplog.records] == [f"{path!r}: {told}"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("/v1/chat/completions", {**CHAT, "max_token": 5},
+         "Unrecognized request argument supplied: max_token"),
+        ("/v1/completions", {"prompt": "Hi", "a": 1, "b": 2},
+         "Unrecognized request arguments supplied: a, b"),
+        ("/v1/responses", {"input": "Hi", "text": {"format": {"typ": 1}}},
+         "Unrecognized request argument supplied: text.format.typ"),
+        ("/v1/messages", {**CHAT, "top": 1, "b\n": 2},
+         "top: Extra inputs are not permitted; b\n: Extra inputs are not permitted"),
+        ("/api/chat", {"model": "stories", "messages": MESSAGES, "options": {"mirostat": 2}},
+         "fields without effect: 'options.mirostat'"),
+    ],
+)  # fmt: skip
+def test_ignored_fields_may_be_errors(
+    serve: Callable[..., str], path: str, body: Any, message: str
+):
+    with httpx.Client(base_url=serve(strict_fields=True), timeout=30) as http:
+        answer = http.post(path, json=body)
+        idle = http.post("/v1/chat/completions", json={**CHAT, "user": "me", "functions": None})
+    assert answer.status_code == 400 and idle.status_code == 200
+    error = answer.json()["error"]
+    assert (error if isinstance(error, str) else error["message"]) == message
 
 
 def test_fields_that_ask_for_nothing_are_not_told(

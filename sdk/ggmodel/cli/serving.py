@@ -60,6 +60,9 @@ class Serving:
         True, "Log each request in a line on standard error.", "--log-requests/--no-log-requests"
     )
     verbose: bool = option(False, "Log the bodies of requests and answers, too, but for media.")
+    strict_fields: bool = option(
+        False, "Refuse requests with fields that have no effect, in place of a warning."
+    )
     timeout: float = option(3600.0, "Seconds that a request may take (0 = no limit).")
     sse_ping_interval: float = option(
         15.0, "Seconds of silence in a stream of events before a ping (-1 = no pings)."
@@ -104,6 +107,7 @@ class Serving:
             manage=self.manage,
             log_requests=self.log_requests or self.verbose,
             verbose=self.verbose,
+            strict_fields=self.strict_fields,
             files=self.file_folder,
         )
 

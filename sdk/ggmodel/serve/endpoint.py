@@ -163,11 +163,11 @@ class Call:
         """The body as JSON of this type.
 
         Raises:
-            Refused: it is no such JSON.
+            Refused: it is no such JSON, or has fields without effect where they are errors.
         """
         value = await decoded(self.body, kind)
         fields = await ignored(self.body, kind)
-        self.warn_ignored([*fields, *getattr(value, "ignored", ())])
+        self._ignore([*fields, *getattr(value, "ignored", ())])
         return value
 
     async def form(self) -> Form:
@@ -194,12 +194,17 @@ class Call:
         """Notes what the answer lacks, for the log and for a header of the answer."""
         self.warnings.append(text.encode("ascii", "backslashreplace").decode())
 
-    def warn_ignored(self, names: Sequence[str]) -> None:
-        """Notes the fields of the request that are ignored."""
+    def _ignore(self, names: Sequence[str]) -> None:
+        """Notes the fields of the request that are ignored, or refuses them."""
+        if not names:
+            return
         listed = ", ".join(f"{name!a:.60}" for name in names[:_NAMES])
         more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
-        if names:
-            self.warn(f"fields without effect: {listed}{more}")
+        text = f"fields without effect: {listed}{more}"
+        if self.server.settings.strict_fields:
+            fields = [f"{name:.60}" for name in names[:_NAMES]]
+            raise Refused(text, param=fields[0], fields=fields)
+        self.warn(text)
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body of an upload, piece by piece.

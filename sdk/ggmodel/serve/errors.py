@@ -57,6 +57,7 @@ class Refused(Error):
     Attributes:
         status: of HTTP. param: the field that is wrong. code: a word for programs.
         allowed: the methods of HTTP that would do, where the request's does not.
+        fields: of the request, that are unknown.
     """
 
     def __init__(
@@ -66,9 +67,11 @@ class Refused(Error):
         param: str | None = None,
         code: str | None = None,
         allowed: Sequence[str] = (),
+        fields: Sequence[str] = (),
     ):
         super().__init__(message)
-        self.status, self.param, self.code, self.allowed = status, param, code, tuple(allowed)
+        self.status, self.param, self.code = status, param, code
+        self.allowed, self.fields = tuple(allowed), tuple(fields)
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,7 @@ class Problem:
 
     Attributes:
         tokens, context: of a prompt that is too long; see `PromptTooLong`.
+        fields: see `Refused`.
         retry_after: seconds after which the request may succeed; None for never.
     """
 
@@ -87,6 +91,7 @@ class Problem:
     allowed: tuple[str, ...] = ()
     tokens: int = 0
     context: int = 0
+    fields: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "message", _cut(self.message))
@@ -103,7 +108,8 @@ def problem_of(error: BaseException, remedy: str = "") -> Problem:
         remedy: what the API has for prompts that are too long; "" for nothing.
     """
     if isinstance(error, Refused):
-        return Problem(error.status, str(error), error.param, error.code, error.allowed)
+        shown = error.status, str(error), error.param, error.code, error.allowed
+        return Problem(*shown, fields=error.fields)
     if isinstance(error, (TimeoutError, asyncio.TimeoutError)):  # one from Python 3.11 on
         return Problem(504, "the request took longer than this server allows", code="timeout")
     if not isinstance(error, Error):

@@ -95,6 +95,7 @@ class Settings:
         files: the folder of uploaded files and batches; None for a temporary one.
         log_requests: a line for each on standard error. verbose: their bodies and those of answers,
             too.
+        strict_fields: a field without effect is an error.
     """
 
     host: str = "127.0.0.1"
@@ -111,6 +112,7 @@ class Settings:
     log_requests: bool = False
     verbose: bool = False
     files: str | None = None
+    strict_fields: bool = False
 
 
 @dataclass

@@ -146,7 +146,8 @@ def _error(error: Problem) -> ErrorAnswer:
     if error.tokens:  # in the words by which its clients know that they must shorten it
         text = f"prompt is too long: {error.tokens} tokens > {error.context} maximum"
         return ErrorAnswer(Failed(kind, text), request_id())
-    return ErrorAnswer(Failed(_TYPES.get(error.status, kind), error.message), request_id())
+    text = "; ".join(f"{name}: Extra inputs are not permitted" for name in error.fields)
+    return ErrorAnswer(Failed(_TYPES.get(error.status, kind), text or error.message), request_id())
 
 
 ANTHROPIC = ErrorFormat(ErrorAnswer, _error, named_event)

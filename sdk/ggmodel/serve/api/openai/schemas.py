@@ -339,8 +339,11 @@ _TYPES = {
 
 def _error(error: Problem) -> ErrorAnswer:
     kind = "invalid_request_error" if error.status < 500 else "server_error"
-    kind = _TYPES.get(error.status, kind)
-    return ErrorAnswer(Failed(error.message, kind, error.param, error.code))
+    kind, message = _TYPES.get(error.status, kind), error.message
+    if error.fields:
+        plural = "s" if error.fields[1:] else ""
+        message = f"Unrecognized request argument{plural} supplied: {', '.join(error.fields)}"
+    return ErrorAnswer(Failed(message, kind, error.param, error.code))
 
 
 OPENAI = ErrorFormat(ErrorAnswer, _error, event)
