@@ -67,6 +67,17 @@ def test_slots_tell_how_far_answers_are(models: InProcessModels, runner: InProce
     assert "Once" not in str(states)
 
 
+def test_the_prefill_is_told_as_far_as_it_is(runner: InProcess, models: InProcessModels):
+    server = Server(models)
+    answer = server.metrics.under_way.begin("stories", 100, {})
+    answer.prefilled = 40
+    with serving(server) as url:
+        slot = httpx.get(f"{url}/slots").json()[0]
+        assert (slot["n_prompt_tokens"], slot["n_prompt_tokens_processed"]) == (100, 40)
+        answer.decoded = 1
+        assert httpx.get(f"{url}/slots").json()[0]["n_prompt_tokens_processed"] == 100
+
+
 def test_answers_keep_their_slots():
     board = UnderWay()
     a, b, c = (board.begin("m", 10, {}) for _ in range(3))

@@ -110,6 +110,7 @@ class Answer:
                 if deltas or token is not None:
                     yield self._noted(deltas, token)
             elif isinstance(event, PromptProgress):
+                self._progress.prefilled = event.processed
                 yield ParsedToken([], None, event)
             elif isinstance(event, Finished):
                 end = [] if parser is None else parser.end(cut=event.reason == "length")

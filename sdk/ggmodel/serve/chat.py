@@ -103,7 +103,12 @@ class ChatProtocol(ABC, Generic[T]):
 
 async def serve_chat(protocol: type[ChatProtocol[Any]], call: Call) -> None:
     """Answers a request."""
-    chat, server = protocol(call, await call.decode(protocol.body)), call.server
+    await answer_chat(protocol(call, await call.decode(protocol.body)))
+
+
+async def answer_chat(chat: ChatProtocol[Any]) -> None:
+    """Answers a request that is read."""
+    call, server = chat.call, chat.call.server
     requests = await chat.read()
     async with server.models.use(chat.params.model, **chat.loading()) as runner:
         chat.runner = runner

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
@@ -26,8 +26,10 @@ from .requests import (
     State,
     template_abilities,
 )
-from .server import Settings
 from .tools import arguments_of
+
+if TYPE_CHECKING:
+    from .server import Settings
 
 Part = dict[str, Any]
 Message = dict[str, Any]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..bounds import limits
+from .background import Background
 from .batch.jobs import Jobs
 from .batch.store import FileStore
 from .bodies import Bodies
@@ -47,6 +48,8 @@ class ResponseStore:
         """Keeps an answer, unless it alone exceeds the limit."""
         if response.nbytes > limits.serve_stored_bytes:
             return
+        if before := self._stored.pop(id, None):
+            self._nbytes -= before.nbytes
         self._stored[id] = response
         self._nbytes += response.nbytes
         while len(self._stored) > limits.serve_stored or self._nbytes > limits.serve_stored_bytes:
@@ -121,7 +124,8 @@ class Server:
 
     Attributes:
         stored: answers that later requests go on from.
-        files: that clients have uploaded. jobs: their batches.
+        files: that clients have uploaded. jobs: their batches. background: answers that nobody
+            waits for.
         changes: threads that download and make models; others have to wait for nothing there.
     """
 
@@ -134,11 +138,13 @@ class Server:
     media: Media = field(init=False)
     files: FileStore = field(init=False)
     jobs: Jobs = field(init=False)
+    background: Background = field(init=False)
     log: RequestLog | None = field(init=False)
 
     def __post_init__(self) -> None:
         self.log = RequestLog() if self.settings.log_requests else None
         self.files = FileStore(self.settings.files)
+        self.background = Background()
         self.jobs = Jobs(self.files, self._routes)
         self.media = Media(self.settings.media_folders, self.settings.media_hosts)
 
@@ -154,6 +160,7 @@ class Server:
 
     async def close(self) -> None:
         """Ends all runners."""
+        self.background.close()
         await self.jobs.close()
         self.media.close()
         self.changes.shutdown(wait=False, cancel_futures=True)

@@ -15,7 +15,8 @@ class RunningAnswer:
 
     Attributes:
         number: of the answer since the server's start.
-        prompt_tokens: positions of the prompt. decoded: tokens of the answer so far.
+        prompt_tokens: positions of the prompt. prefilled: those that are computed, as far as is
+            known. decoded: tokens of the answer so far.
         options: of the request, as runners take them.
         slot: None while it waits for a free one.
     """
@@ -23,6 +24,7 @@ class RunningAnswer:
     number: int
     prompt_tokens: int
     options: Mapping[str, Any]
+    prefilled: int = 0
     decoded: int = 0
     slot: int | None = None
 

@@ -173,7 +173,7 @@ def _slot(id: int, state: State, answer: RunningAnswer | None, busy: bool) -> Sl
         speculative=bool(answer.options.get("prompt_lookup")),
         id_task=answer.number,
         n_prompt_tokens=answer.prompt_tokens,
-        n_prompt_tokens_processed=answer.prompt_tokens if begun else 0,
+        n_prompt_tokens_processed=answer.prompt_tokens if begun else answer.prefilled,
         params=state.sampling | settings_of(answer.options),
         next_token=NextToken(answer.decoded, -1 if most is None else most - answer.decoded),
     )

@@ -13,7 +13,8 @@ from msgspec import Struct, structs
 from starlette.routing import Route
 
 from ...answers import Answer, ParsedToken, Reply
-from ...chat import ChatProtocol, serve_chat
+from ...background import BackgroundChat
+from ...chat import answer_chat
 from ...chat_requests import Message, prepare
 from ...endpoint import EVENTS, JSON, Answers, Call, Handler, named_event, route
 from ...errors import Problem, Refused
@@ -101,7 +102,7 @@ class ResponseAnswer(Struct, kw_only=True, tag_field="object", tag="response"):
     id: str
     created_at: int
     completed_at: int | None = None
-    status: Literal["in_progress", "completed", "incomplete", "failed"] = "in_progress"
+    status: Literal["in_progress", "completed", "incomplete", "failed", "cancelled"] = "in_progress"
     background: bool = False
     error: ResponseError | None = None
     incomplete_details: Incomplete | None = None
@@ -160,6 +161,10 @@ ResponseStream = (
 )
 
 
+class _InBackground(Struct):
+    background: bool = False
+
+
 def routes(server: Server) -> list[Route]:
     base = "/v1/responses"
 
@@ -179,12 +184,17 @@ def routes(server: Server) -> list[Route]:
         kept("GET", base + "/{id}", show, ResponseAnswer),
         kept("DELETE", base + "/{id}", delete, ResponseDeleted),
         kept("GET", base + "/{id}/input_items", list_input, InputItems),
+        kept("POST", base + "/{id}/cancel", cancel, ResponseAnswer),
     ]
 
 
 async def create(call: Call) -> None:
     """Answer a conversation, and keep the answer for later requests."""
-    await serve_chat(Responses, call)
+    chat = Responses(call, await call.decode(ResponseRequest))
+    if not chat.params.background:
+        return await answer_chat(chat)
+    await call.server.background.begin(chat)
+    await show_kept(call, chat.id)
 
 
 async def count(call: Call) -> None:
@@ -209,26 +219,41 @@ async def prompt_tokens(runner: Runner, request: Request) -> int:
 
 
 async def show(call: Call) -> None:
-    """Give an answer that was kept."""
-    await call.reply(_stored(call).answer, JSON)
+    """Give an answer that was kept, as far as it is."""
+    await show_kept(call, call.path["id"])
+
+
+async def show_kept(call: Call, id: str) -> None:
+    """Answers with one that was kept."""
+    await call.reply(_stored(call, id).answer, JSON)
+
+
+async def cancel(call: Call) -> None:
+    """End an answer that is computed in the background."""
+    id = call.path["id"]
+    kept = msgspec.json.decode(_stored(call, id).answer, type=_InBackground)
+    if not kept.background:
+        raise Refused("only a response that has `background` can be cancelled")
+    await call.server.background.cancel(id)
+    await show_kept(call, id)
 
 
 async def delete(call: Call) -> None:
     """Forget an answer."""
-    _stored(call)
+    _stored(call, call.path["id"])
+    await call.server.background.cancel(call.path["id"])
     call.server.stored.drop(call.path["id"], call.key)
     await call.json(ResponseDeleted(call.path["id"]))
 
 
 async def list_input(call: Call) -> None:
     """List the items that the request of a kept answer had."""
-    items = _stored(call).input
+    items = _stored(call, call.path["id"]).input
     ids = [item.get("id") for item in items]
     await call.json(InputItems(items, ids[0] if ids else None, ids[-1] if ids else None))
 
 
-def _stored(call: Call) -> Stored:
-    id = call.path["id"]
+def _stored(call: Call, id: str) -> Stored:
     stored = call.server.stored.get(id, call.key)
     if stored is None:
         raise Refused(f"no response has the id {id!r:.100}, or no longer", 404)
@@ -244,6 +269,10 @@ def _previous(call: Call, id: str | None) -> Stored | None:
             f"previous_response_id: no response has the id {id!r:.100}, or no longer",
             param="previous_response_id",
             code="previous_response_not_found",
+        )
+    if id in call.server.background:
+        raise Refused(
+            f"previous_response_id: {id!r:.100} has not ended", param="previous_response_id"
         )
     return stored
 
@@ -294,7 +323,7 @@ def _form(form: Format | None) -> GrammarSpec | None:
     return schema(form.schema)
 
 
-class Responses(ChatProtocol[ResponseRequest]):
+class Responses(BackgroundChat[ResponseRequest]):
     """A response, which is kept."""
 
     body = ResponseRequest
@@ -302,6 +331,7 @@ class Responses(ChatProtocol[ResponseRequest]):
     def __init__(self, call: Call, params: ResponseRequest):
         super().__init__(call, params)
         self._tools = ResponseTools.of(params.tools, call)
+        self.id = new_id("resp_")
         self._items, self._events = Output(self._tools.callees), 0
         call.interruption = self._failed
 
@@ -309,8 +339,12 @@ class Responses(ChatProtocol[ResponseRequest]):
         return {"keep_alive": self.params.keep_alive}
 
     async def read(self) -> list[Request]:
-        if self.params.background:
-            raise Refused("background: is unsupported; wait, or stream", param="background")
+        params = self.params
+        if params.background and (params.stream or params.store is False):
+            raise Refused(
+                "background: is for answers that are kept; leave out stream and store",
+                param="background",
+            )
         return [await self.request()]
 
     async def request(self) -> Request:
@@ -351,6 +385,14 @@ class Responses(ChatProtocol[ResponseRequest]):
         self._events += 1
         return named_event(part)
 
+    def keep_begun(self) -> str:
+        self._keep(self._response, None)
+        return self.id
+
+    def keep_ended(self, status: Literal["failed", "cancelled"], message: str) -> None:
+        error = ResponseError("server_error", message) if status == "failed" else None
+        self._keep(structs.replace(self._response, status=status, error=error), None)
+
     def _failed(self, problem: Problem) -> bytes:
         error = ResponseError("server_error", problem.message)
         failed = structs.replace(self._response, status="failed", error=error)
@@ -361,8 +403,9 @@ class Responses(ChatProtocol[ResponseRequest]):
         params = self.params
         form = (params.text and params.text.format) or Format()
         return ResponseAnswer(
-            id=new_id("resp_"),
+            id=self.id,
             created_at=int(time.time()),
+            background=bool(params.background),
             instructions=_once(params.instructions),
             max_output_tokens=params.max_output_tokens,
             metadata=params.metadata or {},
@@ -404,10 +447,10 @@ class Responses(ChatProtocol[ResponseRequest]):
             ),
         )
         if self.params.store is not False:
-            self._keep(response)
+            self._keep(response, self._items.message())
         return response
 
-    def _keep(self, response: ResponseAnswer) -> None:
+    def _keep(self, response: ResponseAnswer, message: Message | None) -> None:
         call, before, inputs = self.call, self._before, self.params.input
         answer = msgspec.json.encode(response)
         nbytes = len(answer) + len(call.body) + (before.nbytes if before else 0)
@@ -416,7 +459,7 @@ class Responses(ChatProtocol[ResponseRequest]):
             content = [{"type": "input_text", "text": inputs}]
             items = [{"type": "message", "role": "user", "content": content}]
         items = [{"id": new_id("msg_"), **item} for item in items or ()]
-        history = [*self._history, self._items.message()]
+        history = [*self._history, *([] if message is None else [message])]
         call.server.stored.put(response.id, Stored(call.key, answer, items, history, nbytes))
 
 

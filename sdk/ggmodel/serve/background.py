@@ -1,0 +1,91 @@
+"""Answers that are computed while nobody waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from typing import Any, Literal, TypeVar
+
+from .answers import Answer, all_whole
+from .chat import ChatProtocol
+from .chat_requests import check_logprobs
+from .errors import Refused, problem_of
+
+T = TypeVar("T")
+_MOST = 256  # answers; each holds a request
+
+
+class BackgroundChat(ChatProtocol[T]):
+    """A request whose answer is kept, as far as it is."""
+
+    @abstractmethod
+    def keep_begun(self) -> str:
+        """Keeps that the answer has begun; its id."""
+
+    @abstractmethod
+    def keep_ended(self, status: Literal["failed", "cancelled"], message: str) -> None:
+        """Keeps that there will be no answer."""
+
+
+class Background:
+    """The answers under way, by their id."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def __contains__(self, id: str) -> bool:
+        return id in self._tasks
+
+    async def begin(self, chat: BackgroundChat[Any]) -> None:
+        """Returns when the model is there, and its answer has begun.
+
+        Raises:
+            Refused: too many are under way, or the request is wrong.
+            Error: the model cannot be loaded.
+        """
+        if len(self._tasks) >= _MOST:
+            raise Refused("too many answers are computed in the background; try again", 429)
+        begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        task = asyncio.ensure_future(self._compute(chat, begun))
+        try:
+            await asyncio.wait({task, begun}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:  # the client has gone, and knows no id
+            task.cancel()
+            raise
+        if not begun.done():
+            await task
+
+    async def cancel(self, id: str) -> None:
+        """Ends an answer, if it is under way."""
+        if task := self._tasks.get(id):
+            task.cancel()
+            await asyncio.wait({task})
+
+    def close(self) -> None:
+        """Ends all."""
+        for task in self._tasks.values():
+            task.cancel()
+
+    async def _compute(self, chat: BackgroundChat[Any], begun: asyncio.Future[None]) -> None:
+        server = chat.call.server
+        requests = await chat.read()
+        async with server.models.use(chat.params.model, **chat.loading()) as chat.runner:
+            requests = await chat.prepared(requests)
+            check_logprobs(requests, chat.runner)
+            answers = [Answer(chat.runner, one, server.metrics, chat.form) for one in requests]
+            id, task = chat.keep_begun(), asyncio.current_task()
+            assert task is not None
+            self._tasks[id] = task
+            begun.set_result(None)
+            try:
+                replies = await asyncio.wait_for(
+                    all_whole(answers), server.settings.timeout or None
+                )
+                await chat.whole(replies)
+            except asyncio.CancelledError:
+                chat.keep_ended("cancelled", "it was cancelled")
+                raise
+            except Exception as error:
+                chat.keep_ended("failed", problem_of(error).message)
+            finally:
+                del self._tasks[id]

@@ -1,0 +1,97 @@
+"""/v1/responses with `background`, through OpenAI's client."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from ggmodel.errors import ComputeError
+from tests.serve.standin import InProcess
+
+ASKED: Any = {"model": "stories", "input": "A story, please.", "max_output_tokens": 9}
+ASKED["background"] = True
+
+
+@pytest.fixture
+def held(runner: InProcess, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Answers wait for this event, which is set from any thread."""
+    event, generate = asyncio.Event(), runner.generate
+
+    async def waiting(request: Any) -> Any:
+        while not event.is_set():
+            await asyncio.sleep(0.01)
+        async for one in generate(request):
+            yield one
+
+    monkeypatch.setattr(runner, "generate", waiting)
+    return event
+
+
+def ended(client: openai.OpenAI, id: str) -> Any:
+    last = time.monotonic() + 30
+    while time.monotonic() < last:
+        found = client.responses.retrieve(id)
+        if found.status != "in_progress":
+            return found
+        time.sleep(0.02)
+    raise AssertionError("the response has not ended")
+
+
+def test_an_answer_comes_later(client: openai.OpenAI, held: asyncio.Event):
+    begun = client.responses.create(**ASKED)
+    assert (begun.status, begun.background, begun.output) == ("in_progress", True, [])
+    assert client.responses.retrieve(begun.id).status == "in_progress"
+    with pytest.raises(openai.BadRequestError, match="has not ended"):
+        client.responses.create(model="stories", input="On.", previous_response_id=begun.id)
+    held.set()
+    found = ended(client, begun.id)
+    assert found.status == "incomplete" and found.output_text
+    assert found.usage.output_tokens == 9
+    more = client.responses.create(
+        model="stories", input="On.", previous_response_id=begun.id, max_output_tokens=2
+    )
+    assert more.output_text
+    assert client.responses.cancel(begun.id).status == "incomplete"  # too late
+
+
+def test_an_answer_is_cancelled(client: openai.OpenAI, held: asyncio.Event, http: httpx.Client):
+    begun = client.responses.create(**ASKED)
+    assert client.responses.cancel(begun.id).status == "cancelled"
+    assert client.responses.retrieve(begun.id).status == "cancelled"
+    held.set()
+    usual = client.responses.create(model="stories", input="Hi", max_output_tokens=2)
+    with pytest.raises(openai.BadRequestError, match="background"):
+        client.responses.cancel(usual.id)
+    assert http.post("/v1/responses/absent/cancel").status_code == 404
+    gone = client.responses.create(**ASKED)
+    client.responses.delete(gone.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(gone.id)
+
+
+def test_errors_before_and_after_the_beginning(
+    client: openai.OpenAI, runner: InProcess, monkeypatch: pytest.MonkeyPatch
+):
+    with pytest.raises(openai.NotFoundError):
+        client.responses.create(**{**ASKED, "model": "absent"})
+
+    async def failing(request: Any) -> Any:
+        raise ComputeError("the model made no sense")
+        yield
+
+    monkeypatch.setattr(runner, "generate", failing)
+    found = ended(client, client.responses.create(**ASKED).id)
+    assert found.status == "failed" and "no sense" in found.error.message
+
+
+def test_answers_in_the_background_end_in_time(serve: Callable[..., str], held: asyncio.Event):
+    with openai.OpenAI(base_url=f"{serve(timeout=0.3)}/v1", api_key="x") as client:
+        found = ended(client, client.responses.create(**ASKED).id)
+    assert found.status == "failed" and "longer" in found.error.message
+    held.set()
