@@ -35,9 +35,13 @@ class Forced:
     reused: int = 0
     drafted: int = 0
     accepted: int = 0
+    watches_prefill: bool = False
     rows: list[np.ndarray] = field(default_factory=list)
     error: BaseException | None = None
     ended: threading.Event = field(default_factory=threading.Event)
+
+    def prefilled(self, inputs: int) -> None:
+        pass
 
     @property
     def done(self) -> bool:
