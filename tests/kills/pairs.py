@@ -39,6 +39,7 @@ FILES = {f"m-{tag}.gguf": b"GGUF of " + tag.encode() for tag in TAGS}
 FILES["mmproj-F16.gguf"] = b"GGUF that sees"
 KILLED, JITTER, PATIENCE = 0.1, 0.01, 60.0  # share; seconds before a writer begins; for its end
 DONE, KILL = "done", "killed"
+_FREE = ("create", "copy", "delete")  # ways that may remove blobs, those of a model they replace
 WAYS = ("create", "copy", "delete", "upload", "pull", "remove")
 
 
@@ -86,13 +87,13 @@ class Operation:
     def may_undo(self, other: Operation) -> bool:
         """Whether the other's effect may be gone after this one."""
         if other.way == "upload":
-            return self.way == "delete"
+            return self.way in _FREE
         return self.target == other.target and self.removes != other.removes
 
     def may_refuse(self, other: Operation) -> bool:
         """Whether the other one may fail beside this one, which takes its files or its model."""
-        if self.way == "delete":
-            return other.way in ("create", "copy", "delete")
+        if self.way in _FREE:
+            return other.way in _FREE
         return self.way == "remove" and other.way in ("pull", "remove")
 
     def holds(self) -> bool:

@@ -92,6 +92,18 @@ def test_a_failure_is_told(client: ollama.Client, registry: Registry, stream: bo
     assert not client.list().models
 
 
+@pytest.mark.parametrize("name", ["ollama://localhost:1/a/b", "10.0.0.1/library/bard:1b"])
+def test_requests_name_no_other_hosts(client: ollama.Client, registry: Registry, name: str):
+    with pytest.raises(ollama.ResponseError, match="is not pulled") as error:
+        client.pull(name)
+    assert error.value.status_code == 400
+    with pytest.raises(ollama.ResponseError, match="is not pulled"):
+        client.pull("bard:1b", insecure=True)
+    answer = client._client.post("/api/pull", json={"model": "bard:1b", "insecure": False})
+    assert answer.status_code == 200 and "x-ggmodel-warnings" not in answer.headers
+    assert client.pull("registry.ollama.ai/library/bard:1b").status == "success"
+
+
 def test_others_are_answered_meanwhile(client: ollama.Client, registry: Registry):
     client.pull("bard:1b")
     held = threading.Event()

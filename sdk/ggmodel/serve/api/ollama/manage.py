@@ -13,7 +13,9 @@ from starlette.routing import Route
 from ....errors import ModelNotFound, Unsupported
 from ....names import ResolvedModel, derived, find, pull, removable, remove
 from ....names.blobs import Step, blob_path, check_room, receive_blob
+from ....names.grammar import hub_name, ollama_name
 from ....names.layers import DerivedModel
+from ....names.ollama import REGISTRY
 from ...endpoint import LINES, TEXT, Answers, Call, Handler, line, route
 from ...errors import Refused
 from ...pool import best_name, same_name
@@ -44,6 +46,12 @@ class NameRequest(Struct, kw_only=True):
         return name
 
 
+class PullRequest(NameRequest, kw_only=True):
+    """`insecure` wants registries without TLS, of which there is none here."""
+
+    insecure: bool | None = None
+
+
 class CopyRequest(Struct):
     source: str
     destination: str
@@ -72,10 +80,10 @@ def routes(server: Server) -> list[Route]:
     blobs, steps = "/api/blobs/{digest}", Answers(Status, {LINES: [Status]})
     empty, made_anew = Answers(None, {TEXT: [str]}), Answers(None, {TEXT: [str]}, 201)
     return [
-        add("POST", "/api/pull", pull_model, NameRequest, steps),
+        add("POST", "/api/pull", pull_model, PullRequest, steps),
         add("POST", "/api/create", create, CreateRequest, steps),
         add("POST", "/api/copy", copy, CopyRequest, empty),
-        add("POST", "/api/push", push, NameRequest, steps),
+        add("POST", "/api/push", push, PullRequest, steps),
         add("DELETE", "/api/delete", delete, NameRequest, empty),
         route("HEAD", blobs, has_blob, server, OLLAMA, answers=empty),
         route("POST", blobs, put_blob, server, OLLAMA, uploads=True, answers=made_anew),
@@ -84,9 +92,15 @@ def routes(server: Server) -> list[Route]:
 
 async def pull_model(call: Call) -> None:
     """Download a model of the hub or of Ollama's registry, in Ollama's format."""
-    params = await call.decode(NameRequest)
+    params = await call.decode(PullRequest)
     _allow(call)
     name = params.target
+    ours = None if hub_name(name) else ollama_name(name)
+    if params.insecure or (ours and ours.host not in ("", REGISTRY)):
+        raise Unsupported(
+            f"{name!r:.200} is not pulled: requests name models of the hub and of {REGISTRY}; "
+            "`ggmodel pull` reaches other registries"
+        )
     await _in_thread(call, params, lambda report: pull(name, report=report), changes=name)
 
 
@@ -126,7 +140,7 @@ async def _origin(call: Call, name: str) -> str | ResolvedModel:
 
 async def push(call: Call) -> None:
     """Refuse to send a model to a registry."""
-    params = await call.decode(NameRequest)
+    params = await call.decode(PullRequest)
     raise Unsupported(
         f"{params.target!r:.200} is not pushed: this server sends no models; `ollama push` sends "
         "those of Ollama's own store"
