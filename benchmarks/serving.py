@@ -1,12 +1,13 @@
 """Chats of many clients at a time: `ggmodel serve` and llama-server on the same file, in turns.
 
     python benchmarks/serving.py --peer FOLDER [FILE.gguf] [--clients 1 8 64] [--slots 8]
-        [--requests 4] [--pairs 3] [--threads N]
+        [--requests 4] [--conversations] [--pairs 3] [--threads N]
 
 FOLDER has llama-server. Without a file, on a llama of 135 million random parameters in Q8_0. All
 chats begin with the same instruction; questions and answers differ in length, and one client in
-eight hangs up in the middle of each answer. Both servers have the model in memory. The median over
-the pairs counts.
+eight hangs up in the middle of each answer. With `--conversations` each request continues what its
+client has asked and was answered before, with short answers, as an agent's. Both servers have the
+model in memory. The median over the pairs counts.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,7 @@ HOST = "127.0.0.1"
 SYSTEM = "You help people who write letters. " * 6
 WORDS = "the fox saw a small house beside the river and asked who lived there".split()
 LENGTHS = (16, 48, 96)  # tokens of answers
+CALLS = (8, 16, 32)  # of those of an agent
 PATIENCE = 6  # pieces after which a client hangs up
 TEMPLATE = (
     "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
@@ -58,21 +60,24 @@ class Load:
         return self.tokens / self.seconds
 
 
-def bodies(clients: int, requests: int, seed: int) -> list[list[tuple[bytes, bool]]]:
+Requests = list[tuple[dict[str, Any], bool]]
+
+
+def bodies(clients: int, requests: int, seed: int, lengths: Sequence[int]) -> list[Requests]:
     """The requests of each client, and whether it hangs up."""
     draw = random.Random(seed)
 
-    def one(client: int) -> tuple[bytes, bool]:
+    def one(client: int) -> tuple[dict[str, Any], bool]:
         question = " ".join(draw.choices(WORDS, k=draw.choice((4, 12, 24))))
         messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": question}]
         body = {
             "messages": messages,
-            "max_tokens": draw.choice(LENGTHS),
+            "max_tokens": draw.choice(lengths),
             "temperature": 0,
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        return json.dumps(body).encode(), clients >= 8 and client % 8 == 7
+        return body, clients >= 8 and client % 8 == 7
 
     return [[one(client) for _ in range(requests)] for client in range(clients)]
 
@@ -98,29 +103,37 @@ async def pieces(port: int, body: bytes) -> AsyncGenerator[dict[str, Any], None]
             await writer.wait_closed()
 
 
-async def ask(port: int, body: bytes, hangs_up: bool, load: Load) -> None:
-    began, count, usage = time.perf_counter(), 0, 0
-    answer = pieces(port, body)
+async def ask(port: int, body: dict[str, Any], hangs_up: bool, load: Load) -> str:
+    """The text of an answer."""
+    began, count, usage, text = time.perf_counter(), 0, 0, ""
+    answer = pieces(port, json.dumps(body).encode())
     async with contextlib.aclosing(answer):
         async for event in answer:
             if event.get("usage"):
                 usage = event["usage"]["completion_tokens"]
-            if any(choice["delta"].get("content") for choice in event["choices"]):
+            piece = "".join(choice["delta"].get("content") or "" for choice in event["choices"])
+            if piece:
                 if not count:
                     load.first.append(time.perf_counter() - began)
-                count += 1
+                count, text = count + 1, text + piece
             if hangs_up and count == PATIENCE:
                 break
     load.tokens += usage or count
+    return text
 
 
-async def run(port: int, asked: list[list[tuple[bytes, bool]]]) -> Load:
+async def run(port: int, asked: list[Requests], conversations: bool = False) -> Load:
     """All clients at once, each with one request after the other."""
     load = Load()
 
-    async def client(requests: list[tuple[bytes, bool]]) -> None:
+    async def client(requests: Requests) -> None:
+        before: list[dict[str, str]] = []
         for body, hangs_up in requests:
-            await ask(port, body, hangs_up, load)
+            instruction, question = body["messages"]
+            messages = [instruction, *before, question]
+            text = await ask(port, {**body, "messages": messages}, hangs_up, load)
+            if conversations:
+                before += [question, {"role": "assistant", "content": text}]
 
     began = time.perf_counter()
     await asyncio.gather(*map(client, asked))
@@ -133,7 +146,7 @@ def server(command: list[str], port: int, log: Path) -> Iterator[int]:
     """The port of a server that answers."""
     with log.open("w") as out:
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
-    body = bodies(1, 1, 0)
+    body = bodies(1, 1, 0, LENGTHS)
     try:
         for _ in range(600):
             with contextlib.suppress(OSError, SystemExit):
@@ -184,8 +197,10 @@ def compare(args: argparse.Namespace, file: str, folder: Path) -> None:
             loads: list[list[Load]] = [[], []]
             for turn in range(args.pairs):
                 for side in (0, 1) if turn % 2 else (1, 0):
-                    asked = bodies(clients, args.requests, seed=turn)
-                    loads[side].append(asyncio.run(run(ports[side], asked)))
+                    lengths = CALLS if args.conversations else LENGTHS
+                    asked = bodies(clients, args.requests, turn, lengths)
+                    load = asyncio.run(run(ports[side], asked, args.conversations))
+                    loads[side].append(load)
             ratio = median(a.rate / b.rate for a, b in zip(*loads, strict=True))
             for name, side in zip(("ggmodel", "llama-server"), loads, strict=True):
                 rate, first, late = told(side)
@@ -222,6 +237,7 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=8, help="sequences computed together")
     parser.add_argument("--context", type=int, default=1024, help="tokens of each")
     parser.add_argument("--requests", type=int, default=4, help="of each client")
+    parser.add_argument("--conversations", action="store_true", help="requests continue")
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     args = parser.parse_args()
