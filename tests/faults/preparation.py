@@ -71,7 +71,7 @@ FAULTS = [
             "rows for columns",
             "height // h.patch, width // h.patch)",
             "width // h.patch, height // h.patch)",
-            "",
+            "numbers",
         ),
         ("sizes in patches, not squares", "h.cell, h.min_pixels", "h.patch, h.min_pixels", "size"),
         (
@@ -342,7 +342,12 @@ FAULTS = [
             "canvas",
             "resampling",
         ),
-        ("the number of the next grid", "index((rows, columns)) + 1", "index((rows, columns))", ""),
+        (
+            "the number of the next grid",
+            "index((rows, columns)) + 1",
+            "index((rows, columns))",
+            "numbers",
+        ),
     ),
     *_shared(
         "gemma3n",

@@ -24,7 +24,7 @@ from ggmodel.workbench import golden
 from ggmodel.workbench.activations import errors
 from ggmodel.workbench.diff import diff
 from ggmodel.workbench.diff.inputs import fitting_context, placeholder_of, same_tokens
-from ggmodel.workbench.diff.preparation import same_item
+from ggmodel.workbench.diff.preparation import _same_data, same_item
 from ggmodel.workbench.diff.report import Diff, ModuleDiff, Wiring, judge, worst
 from tests.faults.source import MODELS, spelled
 from tests.golden.files import HERE as GOLDENS
@@ -514,6 +514,24 @@ def test_a_wrong_permutation_of_queries(vary):
     found = compared("llama", vary(source, tensors={"blk.1.attn_q.weight": q}))
     assert found.first is not None
     assert found.first.path == "layers[1].attn.q"
+
+
+@pytest.mark.parametrize(
+    ("data", "differs"),
+    [
+        ({"grid": (4, 6)}, False),
+        ({"grid": (6, 4)}, True),
+        ({"image_grid_thw": [1, 6, 4]}, True),
+        ({"grid": (4.0, 7.0)}, False),  # no whole numbers
+        ({"tiles": (9, 9)}, False),  # nothing of the reference has this name
+        ({"grid": (4, 6), "ratio": 2}, True),
+    ],
+)
+def test_whole_numbers_beside_pixels_are_compared(data: dict, differs: bool):
+    inputs = {"image_grid_thw": np.array([[1, 4, 6]]), "aspect_ratio_ids": np.array([[1]])}
+    said = _same_data("image", data, inputs)
+    assert said.startswith("numbers: preprocess makes ") == differs
+    assert bool(said) == differs
 
 
 def test_a_wrong_weight_in_one_layer(vary):

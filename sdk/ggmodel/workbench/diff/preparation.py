@@ -43,7 +43,7 @@ def differing(
         placeholder: the reference's token for a row of the item.
         exact: as for `same_item`.
     """
-    step = same_item(model, kind, ours, inputs, exact)
+    step = same_item(model, kind, ours, inputs, exact) or _same_data(kind, ours.data, inputs)
     if not step:
         ids = inputs["input_ids"].reshape(-1).tolist()
         step = same_tokens(model, prompt, ids, placeholder)
@@ -93,6 +93,21 @@ def same_item(
         return ""
     step = "spectrum" if kind == "audio" else _step(mine, theirs)
     return f"{step}: {made} other {called} than the reference, by {largest:.2g} at most"
+
+
+def _same_data(kind: str, data: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> str:
+    """How whole numbers beside the values, such as a grid, differ from the input of the reference
+    that has their name in its own, as `image_grid_thw` has; "" if they do not."""
+    for name, value in data.items():
+        mine = np.ravel(value)
+        for other, array in inputs.items():
+            theirs = np.ravel(array)[-mine.size :]
+            if name not in other or mine.dtype.kind not in "iu" or theirs.size != mine.size:
+                continue
+            if not np.array_equal(mine, theirs):
+                made = f"{_METHODS.get(kind, 'prepare')} makes {name} {mine.tolist()}"
+                return f"numbers: {made}, the reference's {other} ends in {theirs.tolist()}"
+    return ""
 
 
 def _step(ours: np.ndarray, theirs: np.ndarray) -> str:
