@@ -166,7 +166,9 @@ class Sequence:
             from a context shift: their states have seen forgotten tokens.
         pending: inputs to compute next.
         request: the request it serves. owner: the thread that uses it without a request.
-        used: time it was last taken; larger is later.
+        prompted: length of the prompt that it was last taken for.
+        worth: what giving it up would lose, then when it was last taken. The former is the length
+            of its prompt, and what was lost before it was taken: what nobody takes is given up.
     """
 
     def __init__(self, number: int, siblings: Sequences):
@@ -175,7 +177,7 @@ class Sequence:
         self.exact: float = math.inf
         self.request: Request | None = None
         self.owner: object = None
-        self.used = 0
+        self.prompted, self.worth = 0, (0, 0)
 
     @property
     def free(self) -> bool:
@@ -342,7 +344,7 @@ class Sequences:
         self.cache, self.inputs, self.histories = cache, inputs, histories
         self.all = [Sequence(n, self) for n in range(count)]
         self.prepared: Step | None = None
-        self._clock = 0
+        self._clock = self._lost = 0
 
     @contextmanager
     def change(self) -> Iterator[Cache]:
@@ -370,23 +372,29 @@ class Sequences:
         """A free sequence with as much of the prompt as possible; None if all are in use. The rest
         of the prompt is `pending`: at least one token, for there must be an output.
 
-        The longest common prefix decides. A longer one of a busy sequence is shared, at the cost of
-        the free one that was used least recently.
+        The longest common prefix decides. The sequence that has it is kept if it had a prompt more
+        than twice as long, for unrelated prompts may begin alike: then the free one of the least
+        `worth` is given up, and the prefix is shared if it is half of the prompt. A longer one of a
+        busy sequence is always shared.
         """
         free, prompt = [one for one in self.all if one.free], list(prompt)
         if not free:
             return None
         with self.change() as cache:
             cached = {one: one.cached(cache, prompt[:-1]) for one in self.all}
-            taken = max(free, key=lambda one: (cached[one], -one.used))
+            best = min(free, key=lambda one: (-cached[one], one.worth))
             source = max(self.all, key=lambda one: cached[one])
-            if cached[source] > cached[taken]:
-                taken = min(free, key=lambda one: one.used)
-            else:
+            source = source if cached[source] > cached[best] else best
+            taken = best
+            if source is not best or 2 * cached[best] < best.prompted:
+                taken = min(free, key=lambda one: one.worth)
+                self._lost = max(self._lost, taken.worth[0])
+            if source is best and 2 * cached[best] < len(prompt):
                 source = taken
             taken.begin(prompt, source, cached[source])
         self._clock += 1
-        taken.used = self._clock
+        taken.prompted = len(prompt)
+        taken.worth = (self._lost + len(prompt), self._clock)
         return taken
 
 

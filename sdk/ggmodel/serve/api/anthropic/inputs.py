@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ Block = dict[str, Any]
 
 
 _LEFT_OUT = "server_tool_use mcp_tool_use mcp_tool_listing container_upload compaction".split()
+_BILLING = re.compile(r"\A\s*x-anthropic-billing-header:[^\n]*\n?")
 _ROLES = ("user", "assistant", "system")
 
 
@@ -39,7 +41,7 @@ async def converted(
     check_count(messages)
     check_count(system if isinstance(system, list) else [], "system")
     conversation: list[Message] = []
-    if system:
+    if system := _without_billing(system):
         conversation.append({"role": "system", "content": await _content(system, "system", call)})
     for i, message in enumerate(messages):
         where = f"messages[{i}].content"
@@ -102,6 +104,16 @@ def _left_out(block: Block, where: str, call: Call) -> bool:
         return False
     call.warn(f"{where}: {kind!a:.60} is left out")
     return True
+
+
+def _without_billing(system: str | list[Block] | None) -> str | list[Block] | None:
+    """A system prompt without the line by which Claude Code accounts for a request. It has a hash
+    that differs from request to request, ahead of all that is in the cache."""
+    if isinstance(system, str):
+        return _BILLING.sub("", system)
+    texts = [(block, block.get("text")) for block in system or ()]
+    kept = [(b, _BILLING.sub("", text) if isinstance(text, str) else text) for b, text in texts]
+    return [{**b, "text": text} if text else b for b, text in kept if text or not b.get("text")]
 
 
 async def _content(content: Any, where: str, call: Call) -> str | list[Part]:
