@@ -65,8 +65,8 @@ def test_the_same_comes_letter_by_letter(case: Case) -> None:
         ("qwen3-coder", "<tool_call>\n<function=say>\n<parameter=text>\na\n</parameter>\n",
          '{"text": "a"'),
         ("glm-4", "<tool_call>say\n<arg_key>text</arg_key>\n<arg_value>a", '{"text": "a'),
-        ("gemma4", '<|tool_call>call:say{n:1,text:<|"|>a', '{"n": 1'),
-        ("lfm2", '<|tool_call_start|>[say(n=1, text="a', '{"n": 1'),
+        ("gemma4", '<|tool_call>call:say{n:1,text:<|"|>a', '{"n": 1, "text": "a'),
+        ("lfm2", '<|tool_call_start|>[say(n=1, text="a', '{"n": 1, "text": '),
         ("harmony", '<|channel|>commentary to=functions.say<|message|>{"text": "a', '{"text": "a'),
     ],
 )  # fmt: skip
@@ -87,6 +87,7 @@ def test_a_call_that_is_cut_short_has_what_was_written(
         ("qwen3-coder", "<tool_call><function=say><parameter=text>\none two three\n</parameter>"
                         "</function></tool_call>"),
         ("mistral", '[TOOL_CALLS]say[ARGS]{"text": "one two three"}'),
+        ("gemma4", '<|tool_call>call:say{text:<|"|>one two three<|"|>}<tool_call|>'),
     ],
 )  # fmt: skip
 def test_arguments_come_as_they_are_written(family: str, text: str) -> None:

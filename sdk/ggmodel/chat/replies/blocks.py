@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from contextlib import suppress
 from functools import lru_cache
 
-from .deltas import ToolCall, Writer
+from .deltas import Writer
 from .families import Block
-from .streams import Calls, JsonCalls, TaggedCalls
-from .tool_calls import Code, Json, Named, Python, Quoted, Tagged
+from .rewritten import LiteralCalls, TaggedCalls
+from .streams import Calls, JsonCalls
+from .tool_calls import Code, Named, Python, Quoted, Tagged
 from .values import Malformed, Tools
 
 
@@ -238,13 +238,7 @@ class BlockReader:
         """Whether the reply ended within a call, of which nothing is content."""
         if self._calls is not None and self._calls.count:
             return True
-        form, calls = self.block.form, list[ToolCall]()
-        if cut and isinstance(form, (Quoted, Python)):
-            with suppress(Malformed):
-                calls = form.cut("".join(self._parts))
-        for call in calls:
-            self._writer.call(call)
-        return bool(calls or (cut and (self.block.open or self._name)))
+        return bool(cut and (self.block.open or self._name))
 
     def _is_short(self, cut: bool) -> bool:
         """Whether the end of the reply may have cut a name or value short."""
@@ -267,7 +261,7 @@ class BlockReader:
             self._calls.end(complete=True)
             written = self._calls.count
         try:
-            if isinstance(block.form, Tagged):
+            if isinstance(block.form, (Tagged, Quoted)):
                 raise Malformed  # but for what is written
             calls = block.form.read(body, self._tools)
             if not block.open and not self._name and not all(c.name in self._tools for c in calls):
@@ -289,7 +283,9 @@ def _calls_of(block: Block, tools: Tools, writer: Writer, name: str) -> Calls | 
     form = block.form
     if isinstance(form, Tagged):
         return TaggedCalls(writer, form, tools, block.open if block.whole else "")
-    if not isinstance(form, (Json, Named)):
-        return None
     only = None if block.open or name else tools
+    if isinstance(form, (Quoted, Python)):
+        return LiteralCalls(writer, form, only)
+    if isinstance(form, Code):
+        return None
     return JsonCalls(writer, only, form if isinstance(form, Named) else None, name)

@@ -1,4 +1,4 @@
-"""Calls as they are written: names as soon as they are complete, arguments piece by piece."""
+"""Calls of JSON as they are written: a name as soon as it is complete, arguments piece by piece."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import re
 from typing import Protocol
 
 from .deltas import Writer
-from .tool_calls import ANY, ARGUMENTS, IDS, NAMES, Named, Tagged, named
-from .values import Malformed, Tools, cast, types
+from .tool_calls import ARGUMENTS, IDS, NAMES, Named
+from .values import Malformed, Tools
 
 _HEAD = 4096  # characters of a call before its arguments
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
@@ -197,145 +197,3 @@ def _space(text: str, at: int) -> int:
     match = _SPACE.match(text, at)
     assert match is not None
     return match.end()
-
-
-class TaggedCalls:
-    """Tags around the name and around each argument; texts are streamed, others come whole."""
-
-    def __init__(self, writer: Writer, form: Tagged, tools: Tools, begun: str):
-        self.count = 0
-        self._writer, self._form, self._tools = writer, form, tools
-        self._text, self._step = begun, self._function
-        self._name = self._key = ""
-        self._keys: set[str] = set()
-        self._schema: object = None
-        self._dead = False
-
-    def feed(self, text: str) -> None:
-        if not self._dead:
-            self._text += text
-        while not self._dead and self._step():
-            pass
-
-    def end(self, complete: bool) -> None:
-        if self._step == self._function and not self._form.function[1] and complete:
-            self._begin(self._text)
-        if self._step == self._between and not self._dead and complete:
-            self._close()
-
-    def _function(self) -> bool:
-        """Waits for the name of a function."""
-        first, last = self._form.function
-        self._text = self._text.lstrip()
-        if not self._text.startswith(first):
-            self._dead = not first.startswith(self._text)
-            return False
-        name, sign, _ = self._text[len(first) :].partition(last or self._form.parameter[0])
-        if not sign:
-            return False
-        return self._begin(name, len(first) + len(name) + len(last))
-
-    def _begin(self, name: str, end: int = 0) -> bool:
-        try:
-            self._name = named(name)
-        except Malformed:
-            self._dead = True
-            return False
-        self._writer.begin(self._name, "")
-        self._text, self._step = self._text[end:] if end else "", self._between
-        self._keys, self.count = set(), self.count + 1
-        return True
-
-    def _between(self) -> bool:
-        """Waits for another argument, or for the end of the function."""
-        form, text = self._form, self._text.lstrip()
-        self._text = text
-        if form.end and text.startswith(form.end):
-            self._close()
-            self._text, self._step = text[len(form.end) :], self._function
-            return True
-        begin = form.parameter[0]
-        if not text.startswith(begin):
-            self._dead = not any(sign.startswith(text) for sign in (begin, form.end))
-            return False
-        tag, sign, rest = text[len(begin) :].partition(form.parameter[1])
-        if form.value:
-            rest = rest.lstrip()
-            if not sign or not rest.startswith(form.value):
-                self._dead = bool(sign) and not form.value.startswith(rest)
-                return False
-            rest = rest[len(form.value) :]
-        if not sign:
-            return False
-        key, _, more = tag.partition('"')
-        return self._value_begins(key.strip(), more, rest)
-
-    def _value_begins(self, key: str, more: str, rest: str) -> bool:
-        if not key or key in self._keys:
-            self._dead = True
-            return False
-        self._schema = self._tools.properties(self._name).get(key)
-        if "string=" in more:
-            self._schema = {"type": "string" if '"true' in more else ANY}
-        self._writer.arguments(f"{', ' if self._keys else '{'}{_dumped(key)}: ")
-        self._keys.add(key)
-        self._text = rest
-        is_text = not set(types(self._schema)) - {"string"} and not self._form.wrap[0]
-        self._step = self._text_begins if is_text else self._value
-        return True
-
-    def _value(self) -> bool:
-        """Waits for the end of a value that is no text."""
-        form = self._form
-        value, sign, rest = self._text.partition(form.shut)
-        if not sign:
-            return False
-        if form.lines:
-            value = value.removeprefix("\n").removesuffix("\n")
-        if form.wrap[0] and value.strip().startswith(form.wrap[0]):
-            value = value.strip().removeprefix(form.wrap[0]).removesuffix(form.wrap[1])
-        try:
-            self._writer.arguments(_dumped(cast(value, self._schema)))
-        except (ValueError, RecursionError):
-            self._dead = True
-            return False
-        self._text, self._step = rest, self._between
-        return True
-
-    def _text_begins(self) -> bool:
-        if self._form.lines:
-            if not self._text:
-                return False
-            self._text = self._text.removeprefix("\n")
-        self._writer.arguments('"')
-        self._step = self._in_text
-        return True
-
-    def _in_text(self) -> bool:
-        """More of a text, but for what may belong to the tag that ends it."""
-        shut, form = self._form.shut, self._form
-        text, sign, rest = self._text.partition(shut)
-        if sign:
-            text = text.removesuffix("\n") if form.lines else text
-            self._writer.arguments(f'{_dumped(text)[1:-1]}"')
-            self._text, self._step = rest, self._between
-            return True
-        keep = max((n for n in range(1, len(shut)) if text.endswith(shut[:n])), default=0)
-        end = len(text) - keep
-        if form.lines and text[:end].endswith("\n"):
-            end -= 1
-        self._writer.arguments(_dumped(text[:end])[1:-1])
-        self._text = text[end:]
-        return False
-
-    def _close(self) -> None:
-        self._writer.arguments("}" if self._keys else "{}")
-
-
-def _dumped(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return json.dumps(value)
-    return text

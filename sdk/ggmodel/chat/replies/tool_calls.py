@@ -1,6 +1,6 @@
 """Tool calls as models write them: a class for each format, with a family's markers as fields.
 
-Tags are read by `streams.TaggedCalls` alone."""
+Tags and literals are read by `rewritten` alone."""
 
 from __future__ import annotations
 
@@ -232,22 +232,6 @@ class Quoted:
     def inside(self) -> tuple[str, str]:
         return self.quote, self.quote
 
-    def read(self, body: str, tools: Tools) -> list[ToolCall]:
-        head, brace, rest = body.partition("{")
-        head = head.strip()
-        if not head.startswith(self.before):
-            raise Malformed
-        text = Literals(brace + rest, (self.quote, self.quote))
-        arguments = text.value()
-        text.end()
-        return [ToolCall(named(head.removeprefix(self.before)), dumped(arguments))]
-
-    def cut(self, body: str) -> list[ToolCall]:
-        """A call that is cut short, with the arguments that are complete."""
-        head, brace, rest = body.partition("{")
-        name = named(head.strip().removeprefix(self.before)) if brace else ""
-        return [_cut(name, Literals(rest, (self.quote, self.quote)), ":")] if name else []
-
 
 @dataclass(frozen=True)
 class Python:
@@ -255,46 +239,10 @@ class Python:
 
     marks: ClassVar[tuple[str, ...]] = ()
 
-    def cut(self, body: str) -> list[ToolCall]:
-        """The calls before the end, and the one that is cut short."""
-        text, calls = Literals(body), list[ToolCall]()
-        text.took("[")
-        begin = text.at
-        try:
-            while True:
-                name, arguments = text.call()
-                calls.append(ToolCall(named(name), dumped(arguments)))
-                begin = text.at
-                text.need(",")
-                begin = text.at
-        except Malformed:
-            name, bracket, rest = body[begin:].partition("(")
-            if bracket:
-                calls.append(_cut(named(name), Literals(rest), "="))
-        return calls
-
     def read(self, body: str, tools: Tools) -> list[ToolCall]:
         if re.match(r"\s*\[?\s*\{", body):
             return json_calls(body)
-        calls = [ToolCall(named(name), dumped(args)) for name, args in Literals(body).calls()]
-        if not calls:
-            raise Malformed
-        return calls
-
-
-def _cut(name: str, text: Literals, sign: str) -> ToolCall:
-    """A call with the arguments that are complete, as JSON that lacks its end."""
-    arguments: dict[str, Any] = {}
-    try:
-        while not text.took("}") and not text.took(")"):
-            key, value = text.item(sign)
-            if text.done():  # it may go on
-                break
-            arguments[key] = value
-            text.need(",")
-    except Malformed:
-        pass
-    return ToolCall(name, dumped(arguments)[:-1])
+        raise Malformed
 
 
 @dataclass(frozen=True)

@@ -144,7 +144,8 @@ def _sendable(text: str) -> bool:
     return True
 
 
-_DEPTH = 200
+DEEPEST = 200  # brackets within each other
+BRACKETS = {"[": "]", "(": ")", "{": "}"}
 _WORDS = {
     **{"true": True, "True": True, "false": False, "False": False},
     **{"null": None, "None": None},
@@ -173,13 +174,6 @@ class Literals:
         self.text, self.at = text, 0
         self._quotes, self._depth = quotes, 0
 
-    def calls(self) -> list[tuple[str, dict[str, Any]]]:
-        """`[name(key=value, …), …]` to the end of the text."""
-        self.need("[")
-        calls = [self.call() for _ in self._items("]")]
-        self.end()
-        return calls
-
     def call(self) -> tuple[str, dict[str, Any]]:
         """`name(key=value, …)`."""
         name = self.match(_NAME)
@@ -188,20 +182,24 @@ class Literals:
 
     def item(self, sign: str) -> tuple[str, Any]:
         """A key, "=" or ":", and a value."""
+        return self.key(sign), self.value()
+
+    def key(self, sign: str) -> str:
+        """A key and "=" or ":"."""
         text = self._quoted() if sign == ":" else None
         key = self.match(_NAME if sign == "=" else _KEY).strip() if text is None else text
         self.need(sign)
-        return key, self.value()
+        return key
 
     def value(self) -> Any:
         if (text := self._quoted()) is not None:
             return text
-        close = {"[": "]", "(": ")", "{": "}"}.get(self.text[self.at : self.at + 1])
+        close = BRACKETS.get(self.text[self.at : self.at + 1])
         if close is None:
             return _word(self.match(_WORD))
         self.at += 1
         self._depth += 1
-        if self._depth > _DEPTH:
+        if self._depth > DEEPEST:
             raise Malformed
         if close == "}":
             made: Any = dict(self.item(":") for _ in self._items(close))
