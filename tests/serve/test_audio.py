@@ -73,7 +73,10 @@ def test_forms_of_the_answer(listener: openai.OpenAI):
     assert ask("text").strip() == "One. Two."
     assert "2\n00:01:01,250 --> 01:00:00,000\nTwo.\n" in ask("srt")
     assert ask("vtt").startswith("WEBVTT\n\n00:00:00.000 --> 00:00:01.500\nOne.\n")
-    assert ask("verbose_json").segments[1].start == 61.25
+    verbose = ask("verbose_json")
+    assert verbose.segments[1].start == 61.25
+    for found in (verbose, ask("json")):
+        assert (found.usage.type, found.usage.seconds) == ("duration", verbose.duration)
 
 
 def test_translations(hears: str, hearing: Hearing):

@@ -11,7 +11,14 @@ from ...endpoint import DONE, EVENTS, TEXT, Answers, Call, event, route
 from ...errors import Refused
 from ...requests import Segment, Transcribe, Transcript
 from ...server import Server
-from .schemas import OPENAI, TranscriptDelta, TranscriptDone, Transcription, TranscriptSegment
+from .schemas import (
+    OPENAI,
+    Duration,
+    TranscriptDelta,
+    TranscriptDone,
+    Transcription,
+    TranscriptSegment,
+)
 
 _OTHERS = {TEXT: [str], EVENTS: [TranscriptDelta | TranscriptDone]}
 _FORMATS = ("json", "text", "srt", "verbose_json", "vtt")
@@ -72,7 +79,7 @@ async def _answer(call: Call, translate: bool) -> None:
         async with call.stream():
             await call.send_all([event(delta), event(done), DONE])
     elif kind == "json":
-        await call.json(Transcription(transcript.text))
+        await call.json(Transcription(transcript.text, Duration(transcript.seconds)))
     elif kind == "verbose_json":
         await call.json(_verbose(transcript, translate))
     else:
@@ -84,7 +91,14 @@ def _verbose(transcript: Transcript, translate: bool) -> Transcription:
     pieces = enumerate(transcript.segments)
     segments = [TranscriptSegment(i, one.start, one.end, one.text) for i, one in pieces]
     task = "translate" if translate else "transcribe"
-    return Transcription(transcript.text, task, transcript.language, transcript.seconds, segments)
+    return Transcription(
+        text=transcript.text,
+        usage=Duration(transcript.seconds),
+        task=task,
+        language=transcript.language,
+        duration=transcript.seconds,
+        segments=segments,
+    )
 
 
 def _text(transcript: Transcript) -> str:

@@ -311,10 +311,17 @@ class TranscriptSegment(Struct):
     text: str
 
 
+class Duration(Struct, tag="duration"):
+    """The length of a sound."""
+
+    seconds: float
+
+
 class Transcription(Struct):
-    """The fields but for the text come with `verbose_json`."""
+    """The fields behind the usage come with `verbose_json`."""
 
     text: str
+    usage: Duration
     task: Literal["transcribe", "translate"] | UnsetType = UNSET
     language: str | UnsetType | None = UNSET
     duration: float | UnsetType = UNSET
