@@ -14,6 +14,7 @@ import pytest
 
 from ggmodel.serve.models import ModelPool
 from ggmodel.serve.server import Server
+from tests.convert.folders import write_golden
 from tests.names.stores import put_hub, put_ollama
 from tests.serve.conftest import ASSETS, connected, serving
 
@@ -128,6 +129,18 @@ def test_a_file_has_its_own_template_and_encoders(stores: ollama.Client):
     assert found.capabilities == ["completion", "vision"]
     assert "{%" in (found.template or "") and found.parameters == ""
     assert (found.modelfile or "").endswith(f"\n\nFROM {ASSETS / 'shapes.gguf'}\n")
+
+
+def test_a_checkpoint_is_described_as_the_file_it_would_be(home: Path):
+    folder, _ = write_golden(home / "folder", "llama", "plain_gqa")
+    pool = Unloaded({"plain": str(folder)})
+    with serving(Server(pool)) as url, connected(url) as client:
+        found = client._client.post("/api/show", json={"model": "plain"}).json()
+    assert found["modelfile"].endswith(f"\n\nFROM {folder}\n")
+    assert found["details"]["format"] == "safetensors"
+    assert found["details"]["families"] == ["llama"]
+    assert found["model_info"]["general.parameter_count"] > 0
+    assert found["details"]["quantization_level"] and found["details"]["parameter_size"] != "0"
 
 
 def test_spellings_of_a_store(stores: ollama.Client, bard: Path, home: Path):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ...errors import DeviceLost, Error, ModelNotFound
-from ...gguf_file import open_gguf
+from ...gguf_file import TensorSource, open_gguf
 from ...gguf_file.source import quantization_of
 from ...gguf_file.values import KeyValues
 from ...names import Stored, find_stored, stored
@@ -143,8 +143,8 @@ class Catalogue:
         if key not in self._headers:
             self._headers[key] = {}
             if os.path.isfile(path):
-                with suppress(Error, OSError):
-                    self._headers[key] = _read_header(path)
+                with suppress(Error, OSError), open_gguf(path) as source:
+                    self._headers[key] = header_of(source)
         return self._headers[key]
 
 
@@ -181,14 +181,14 @@ def _size(folder: Path) -> int:
     return sum(one.stat().st_size for one in folder.iterdir() if one.is_file())
 
 
-def _read_header(path: str) -> dict[str, Any]:
-    with open_gguf(path) as source:
-        architecture = source.metadata.get("general.architecture")
-        return {
-            "architecture": architecture if isinstance(architecture, str) else "",
-            "parameters": sum(tensor.n_elements for tensor in source.tensors.values()),
-            "quantization": quantization_of(source),
-        }
+def header_of(source: TensorSource) -> dict[str, Any]:
+    """The architecture, the number of parameters and the type of a model."""
+    architecture = source.metadata.get("general.architecture")
+    return {
+        "architecture": architecture if isinstance(architecture, str) else "",
+        "parameters": sum(tensor.n_elements for tensor in source.tensors.values()),
+        "quantization": quantization_of(source),
+    }
 
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds between starts that fail one after the other

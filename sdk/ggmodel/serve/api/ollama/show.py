@@ -22,6 +22,7 @@ from ....names.modelfile import Modelfile, describe
 from ...endpoint import Answers, Call, route
 from ...errors import Refused
 from ...infill import fills
+from ...models.catalogue import header_of
 from ...pool import ListedModel, best_name
 from ...requests import template_abilities
 from ...server import Server
@@ -68,14 +69,14 @@ def _described(name: str, listed: list[ListedModel], verbose: bool) -> ShownMode
     found = find(model.source or model.path, download=False)
     made = describe(found)
     with open_source(found) as source:
+        model.details = {**header_of(source), **model.details}
         if not made.stored and os.path.isfile(found):
             made = replace(made, bases=[*map(str, source.files)])
         shown = _shown(model, made, source.metadata, verbose)
         if isinstance(source, JoinedSource):
             shown.projector_info = _info(source.second.metadata, verbose)
             shown.details.families.append(str(source.second.metadata["general.architecture"]))
-        count = sum(tensor.n_elements for tensor in source.tensors.values())
-        shown.model_info["general.parameter_count"] = count
+        shown.model_info["general.parameter_count"] = model.details["parameters"]
         if verbose:
             shown.tensors = [
                 ShownTensor(one.name, one.dtype.name, [*one.shape])
