@@ -7,10 +7,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 import ggmodel
+from ggmodel.convert import from_hf
+from ggmodel.model import find
 from ggmodel.serve.server import Server
+from tests.golden.files import load_golden
 from tests.serve.conftest import ASSETS, serving
 from tests.serve.standin import InProcess, InProcessModels
 
@@ -140,3 +144,28 @@ def test_an_unrelated_prompt_that_begins_alike_leaves_a_long_one():
         for first in range(310, 1300, 110):
             assert reused(list(range(first, first + 100))) == 0
         assert reused(long) == 0  # nobody has taken it for a while
+
+
+@pytest.mark.parametrize("arch", ["qwen35", "llama"])
+def test_reminders_at_the_end_leave_the_rest_of_the_prompt(arch: str):
+    """States of recurrent layers are kept where the next prompt will go on otherwise."""
+    golden = load_golden(arch, "published" if arch == "qwen35" else "mha")
+    source = from_hf(find(arch), golden.config, golden.weights())
+    random = np.random.default_rng(1)
+
+    def some(count: int) -> list[int]:
+        return random.integers(3, golden.config["vocab_size"], count).tolist()
+
+    with ggmodel.load(source, kv_type="f32", context_length=512, batch_size=64) as model:
+        history, computed = some(150), list[int]()
+        for _ in range(5):
+            prompt = [*history, *some(9)]  # a reminder
+            answer = model.generate(prompt, max_tokens=7, temperature=0)
+            computed.append(len(prompt) - answer.usage.reused_tokens)
+            expected = model.logits(prompt)[-1]
+            assert answer.tokens == [] or answer.tokens[0] == int(expected.argmax())
+            history += some(60)
+        # The second request finds out how much of each prompt is gone in the next one.
+        new, most = 60 + 9, 64
+        assert computed[0] == 159 and computed[1] <= new + most
+        assert all(new - 2 <= one <= 1.2 * new for one in computed[2:])

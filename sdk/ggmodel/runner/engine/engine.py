@@ -61,9 +61,11 @@ class Engine(EngineThread):
         most = max(batch_size, self.memory_plan.largest_group + parallel - 1)
         self.cache = self.new_cache(parallel, context_length, most)
         histories = Histories.of(model, self.inputs)
-        after_items = not self.can_rewind and bool(model.modalities())
+        checkpoints = not self.can_rewind
+        after_items = checkpoints and bool(model.modalities())
+        rows = self.memory_plan.rows
         self.planner = BatchPlanner(
-            self.inputs, batch_size, most, self.memory_plan.rows, histories, after_items
+            self.inputs, batch_size, most, rows, histories, after_items, checkpoints
         )
         self.graphs = Graphs(model, backend, self.cache, histories)
         backend.keep_graphs(self.graphs.usual)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # Acceptance rate after 2 to 7, 8, 16 and 32 equal tokens, measured on stories, programs,
 # documents and edited versions of them. Each request starts from these and learns.
 _RATES = (0.0, 0.0, 0.3, 0.5, 0.6, 0.65, 0.7, 0.75, 0.85, 0.9, 0.97)
+_ALIKE = 8  # inputs in which two ends of a prompt may agree
 _WEIGHT = 8  # draft tokens that a prior rate counts as
 
 
@@ -167,6 +168,8 @@ class Sequence:
         pending: inputs to compute next.
         request: the request it serves. owner: the thread that uses it without a request.
         prompted: length of the prompt that it was last taken for.
+        stable: how much of that the next prompt will probably begin with: all but as many inputs as
+            the latest one left out of the one before, such as a reminder; 0 where it left out none.
         worth: what giving it up would lose, then when it was last taken. The former is the length
             of its prompt, and what was lost before it was taken: what nobody takes is given up.
     """
@@ -177,7 +180,7 @@ class Sequence:
         self.exact: float = math.inf
         self.request: Request | None = None
         self.owner: object = None
-        self.prompted, self.worth = 0, (0, 0)
+        self.prompted, self.stable, self.worth = 0, 0, (0, 0)
 
     @property
     def free(self) -> bool:
@@ -391,6 +394,10 @@ class Sequences:
                 self._lost = max(self._lost, taken.worth[0])
             if source is best and 2 * cached[best] < len(prompt):
                 source = taken
+            kept = common_prefix(taken.tokens, prompt)
+            goes_on = taken is best and kept < taken.prompted
+            rest = taken.prompted - kept + _ALIKE
+            taken.stable = max(0, len(prompt) - rest) if goes_on else 0
             taken.begin(prompt, source, cached[source])
         self._clock += 1
         taken.prompted = len(prompt)

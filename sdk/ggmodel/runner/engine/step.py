@@ -58,6 +58,7 @@ class BatchPlanner:
         histories: of the sequences; None for models without positions of their own.
         after_items: whether a sequence's last image or other item ends its part of a batch: states
             that are kept only where a part ended serve the next question about it, too.
+        checkpoints: whether `Sequence.stable` ends a part, for the same reason.
     """
 
     def __init__(
@@ -68,9 +69,11 @@ class BatchPlanner:
         rows: int,
         histories: Histories | None = None,
         after_items: bool = False,
+        checkpoints: bool = False,
     ):
         self.inputs, self.size, self.most, self.rows = inputs, size, most, rows
         self.histories, self.after_items = histories, after_items
+        self.checkpoints = checkpoints
 
     def plan(
         self,
@@ -108,6 +111,8 @@ class BatchPlanner:
         used = rows = 0
         for sequence, start, numbers in order:
             n = self._fitting(numbers, used, rows)
+            if self.checkpoints and start < sequence.stable < start + n:
+                n = self.inputs.before(numbers, sequence.stable - start) or n
             if self.after_items:
                 n = self._after_last_item(numbers, n)
             if n:
