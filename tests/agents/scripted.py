@@ -23,7 +23,8 @@ from ggmodel.serve.requests import (
 )
 from tests.serve.standin import InProcess
 
-# Calls between tags, as Qwen and Hermes write them.
+# Calls between tags, as Qwen and Hermes write them; as strict with roles as those of Qwen 3.5 and
+# Gemma.
 TEMPLATE = """\
 {%- macro open(role) %}<|im_start|>{{ role }}
 {% endmacro -%}
@@ -33,7 +34,14 @@ TEMPLATE = """\
 {"name": NAME, "arguments": OBJECT}
 </tool_call><|im_end|>
 {% endif -%}
+{%- set seen = namespace(role="") -%}
 {%- for message in messages -%}
+{%- if message.role == "system" and not loop.first %}
+{{- raise_exception("The system message must be the first.") }}
+{%- elif message.role == "user" and seen.role == "user" %}
+{{- raise_exception("Roles must alternate.") }}
+{%- endif -%}
+{%- set seen.role = message.role -%}
 {%- if message.role == "tool" %}{{ open("user") }}<tool_response>
 {{ message.content }}
 </tool_response><|im_end|>

@@ -17,6 +17,7 @@ from ..chat.replies import ReplyFormat, reply_format
 from ..errors import TemplateError
 from .described_tools import describe_tools
 from .errors import Refused
+from .message_order import in_order, needs_order, taken_by
 from .requests import (
     ChatParams,
     GrammarSpec,
@@ -172,8 +173,8 @@ async def prepare(runner: Runner, request: Request, settings: Settings) -> Reply
         chat.variables.setdefault("enable_thinking", False)  # a thought would break the form
     check_messages(chat.messages, chat.template or runner.state.template)
     request.options = within(request.options, settings)
+    await suit(runner, chat)
     if form is not None:
-        describe(runner, chat)
         request.special = form.special
         if form.stop:
             request.options["stop"] = [*_listed(request.options.get("stop")), *form.stop]
@@ -253,12 +254,17 @@ def _form(runner: Runner, chat: ChatParams) -> ReplyFormat:
         return reply_format(template)
 
 
-def describe(runner: Runner, chat: ChatParams) -> None:
-    """Puts tools and calls into messages where the template knows neither."""
+async def suit(runner: Runner, chat: ChatParams) -> None:
+    """Suits messages to the template: tools and calls are told in words where it knows neither, and
+    the model's own template gets an order of roles that it takes."""
     template = runner.state.template if chat.template is None else chat.template
     named = "{" not in template  # of the file's templates
     if not (named or _form(runner, chat).calls or "tools" in template_abilities(template)):
         chat.messages = describe_tools(chat.messages, chat.tools)
+    if chat.template is None and needs_order(chat.messages):
+        # Trials of a template that is new take a moment, in which others go on.
+        taken = await asyncio.to_thread(taken_by, template)
+        chat.messages = in_order(chat.messages, taken)
 
 
 def within(options: dict[str, Any], settings: Settings) -> dict[str, Any]:

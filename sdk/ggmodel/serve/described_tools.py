@@ -29,11 +29,11 @@ def describe_tools(messages: Sequence[Message], tools: Sequence[Any] | None) -> 
         calls = [call["function"] for call in message.get("tool_calls") or ()]
         if calls:
             text = "\n".join(map(_json, calls))
-            told.append({"role": role, "content": _joined(content, text) if content else text})
+            told.append({"role": role, "content": joined(content, text) if content else text})
         elif role == "tool":
-            result = _joined(f"Result of {message.get('name', 'the function')}:", content)
+            result = joined(f"Result of {message.get('name', 'the function')}:", content)
             if told and told[-1].get("results"):
-                told[-1]["content"] = _joined(told[-1]["content"], result)
+                told[-1]["content"] = joined(told[-1]["content"], result)
             else:
                 told.append({"role": "user", "content": result, "results": True})
         else:
@@ -44,14 +44,18 @@ def describe_tools(messages: Sequence[Message], tools: Sequence[Any] | None) -> 
         if first is None:
             told.insert(0, {"role": "user", "content": text})
         else:
-            told[first] = {**told[first], "content": _joined(text + "\n", told[first]["content"])}
+            told[first] = {**told[first], "content": joined(text + "\n", told[first]["content"])}
     return [{key: value for key, value in one.items() if key != "results"} for one in told]
 
 
-def _joined(first: Any, second: Any) -> Any:
-    """Two contents, texts or lists of parts, as one."""
+def joined(first: Any, second: Any, between: str = "\n") -> Any:
+    """Two contents, texts or lists of parts, as one.
+
+    Args:
+        between: two texts.
+    """
     if isinstance(first, str) and isinstance(second, str):
-        return f"{first}\n{second}"
+        return f"{first}{between}{second}"
     parts = [
         [{"type": "text", "text": one}] if isinstance(one, str) else one or []
         for one in (first, second)

@@ -11,7 +11,7 @@ from msgspec import UNSET, Struct
 from starlette.routing import Route
 
 from ...bounds import limits
-from ..chat_requests import dated, describe, model_name
+from ..chat_requests import dated, model_name, suit
 from ..endpoint import TEXT, Answers, Call, Handler, route
 from ..errors import Refused
 from ..requests import ChatParams, Detokenize, Rank, Render, Tokenize, Tokens
@@ -252,7 +252,7 @@ async def apply_template(call: Call) -> None:
     params = await call.decode(ApplyTemplateRequest)
     async with call.server.models.use(params.model) as runner:
         chat = await _chat(params, call)
-        describe(runner, chat)
+        await suit(runner, chat)
         text = await runner.render(Render(chat))
     await call.json(Rendered(text.text))
 
