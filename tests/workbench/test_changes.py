@@ -42,9 +42,13 @@ def wrong(cases: golden.Cases, folder: Path) -> list[golden.runs.Run]:
         ([True, 4], [[False, 5], [False, 9], [False, 2]]),
         ([None, "text"], []),
         ([], []),
+        (2.0, [2.74, 20.0, 2000.0]),
+        (0.0, [0.5, 5.0, 50.0]),
+        # An epsilon a little larger shows at some of its uses alone.
+        (0.001, [1.0, 0.01, 0.001 * 1.37]),
     ],
 )
-def test_other_lists(value: list[Any], expected: list[list[Any]]):
+def test_others(value: Any, expected: list[Any]):
     assert list(changes.others(value)) == expected
 
 

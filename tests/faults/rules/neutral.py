@@ -60,6 +60,8 @@ def _around(source: Source, node: ast.AST) -> tuple[str, ...]:
     inside = source.class_of(node)
     if (call := source.within(node, ast.Call)) and "Attention(" in source.of(call):
         return (inside, *ATTENTION, "ConformerAttention")  # which is given what is made here
+    if source.of(node).endswith("eps") and source.method_of(node) == "forward":
+        return (inside, *_users("eps"), "norm1", "norm2")  # norms take it as an argument
     elsewhere = inside.endswith("Config") or source.method_of(node) != "forward"
     return (inside, *_users(source.of(node))) if elsewhere else (inside,)
 

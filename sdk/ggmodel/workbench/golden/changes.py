@@ -29,17 +29,20 @@ if TYPE_CHECKING:
 FOLLOWS = "other numbers"  # the name of the run
 # Far above what float64 notices: a rounding of the reference is no change.
 MOVES = 1e-8
+_SMALL = 1e-2
 
 
 def others(value: Any) -> Iterator[Any]:
     """Other values of a hyperparameter: a little and much larger numbers, a part of a whole one,
-    which may divide what it did; the opposite of a bool; none for texts."""
+    which may divide what it did; the opposite of a bool; none for texts. Of a small number, such as
+    an epsilon, the largest first: it has to be seen at each of its uses."""
     if isinstance(value, bool):
         yield not value
     elif isinstance(value, int):
         yield from (value + 1, 2 * value + 1, value // 2)
     elif isinstance(value, float):
-        yield from (value * 1.37 or 0.5, value * 10 or 5.0, value * 1000 or 50.0)
+        larger = value * 1.37 or 0.5, value * 10 or 5.0, value * 1000 or 50.0
+        yield from reversed(larger) if 0 < abs(value) < _SMALL else larger
     elif isinstance(value, Sequence) and not isinstance(value, str):
         others_of = [list(others(item)) for item in value]
         for i in range(max(map(len, others_of), default=0)):
