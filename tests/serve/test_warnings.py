@@ -99,7 +99,8 @@ def test_fields_that_ask_for_nothing_are_not_told(
 ):
     idle = {"functions": [], "logit_bias": None, "web_search_options": None, "cache_prompt": True}
     idle |= {"mm_processor_kwargs": {}, "vllm_xargs": {}}
-    answer = http.post("/v1/chat/completions", json={**CHAT, **idle, "metadata": {"a": "b"}})
+    idle |= {"metadata": {"a": "b"}, "client_metadata": {"a": "b"}}
+    answer = http.post("/v1/chat/completions", json={**CHAT, **idle})
     assert answer.status_code == 200 and WARNINGS not in answer.headers
     assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
 

@@ -25,8 +25,8 @@ _UNREAD, _LINGER = 1 << 20, 1.0
 
 # Fields that leave the answer as it is: accounts, storage, caches.
 _WITHOUT_EFFECT = frozenset(
-    "user metadata store service_tier safety_identifier prompt_cache_key prompt_cache_retention "
-    "cache_control cache_prompt".split()
+    "user metadata client_metadata store service_tier safety_identifier prompt_cache_key "
+    "prompt_cache_retention cache_control cache_prompt".split()
 )
 _NOTHING = frozenset((b"null", b"false", b"[]", b'""'))
 # An empty object asks for nothing here. Elsewhere it may switch something on, with usual options.
