@@ -93,20 +93,25 @@ class Ended:
 
 
 def run(
-    program: Program, start: Sequence[str], home: Path, url: str, task: str, *more: str
+    program: Program,
+    start: Sequence[str],
+    home: Path,
+    url: str,
+    *more: str,
+    name: str = "stories",
 ) -> Ended:
     """Runs a program in the folder `work` of a home.
 
     Args:
-        start: in place of the program's name. more: arguments.
+        start: in place of the program's name. more: arguments. name: of the model.
 
     Raises:
         AssertionError: it took longer than `SECONDS`. It and its children are killed.
     """
 
     def filled(text: str) -> str:
-        text = text.replace(URL, url).replace(TASK, task)
-        return re.sub(rf"\b{NAME}\b", "stories", text)
+        text = text.replace(URL, url).replace(TASK, "Write a note.")
+        return re.sub(rf"\b{NAME}\b", name, text)
 
     for path, text in program.files.items():
         (home / path).parent.mkdir(parents=True, exist_ok=True)

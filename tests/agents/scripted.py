@@ -54,8 +54,8 @@ TEMPLATE = """\
 {%- endfor -%}
 {%- if add_generation_prompt %}{{ open("assistant") }}{% endif -%}
 """
-# Programs send prompts of tens of thousands of tokens.
-CONTEXT = 1 << 20
+CONTEXT = 32768
+_CHARACTERS = 4  # of a token of the prompt, as in a vocabulary of the usual size
 _PIECE = 7  # characters of a token
 _HEADER = "<|im_start|>assistant\n"
 
@@ -89,7 +89,7 @@ class Script:
 
 
 class Scripted(InProcess):
-    """A runner whose answers a script has; templates, ids and counts are a model's.
+    """A runner whose answers a script has.
 
     Attributes:
         script: of the next requests.
@@ -109,7 +109,7 @@ class Scripted(InProcess):
         chat = request.prompt
         assert isinstance(chat, ChatParams), chat
         rendered = self._render(chat)
-        ids = self.model.tokenize(rendered)
+        ids = [0] * (len(rendered) // _CHARACTERS)
         yield Started(ids, rendered[-200:])
         text = self.script.answer(chat)
         pieces = [text[at : at + _PIECE] for at in range(0, len(text), _PIECE)]
