@@ -29,7 +29,9 @@ DROPPING = (
     "{% for m in messages %}{% if m.role in ('user', 'assistant') %}[{{ m.role }}:{{ m.content }}]"
     "{% endif %}{% endfor %}"
 )
-ALL = Taken(True, True, True)
+# As Gemma 2's.
+NO_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}" + TURNS
+ALL = Taken(True, True, True, True)
 
 
 def messages(text: str) -> list[dict[str, Any]]:
@@ -45,9 +47,10 @@ def shown(found: list[dict[str, Any]]) -> str:
     ("template", "taken"),
     [
         (LOOP, ALL),
-        (SYSTEM_FIRST, Taken(False, False, True)),
-        (TURNS, Taken(False, False, False)),
-        (DROPPING, Taken(False, False, True)),
+        (SYSTEM_FIRST, Taken(True, False, False, True)),
+        (TURNS, Taken(True, False, False, False)),
+        (NO_SYSTEM, Taken(False, False, False, False)),
+        (DROPPING, Taken(True, False, False, True)),
         ("{% for m in messages %}{{ m.role }}{% endfor %}", ALL),
         ("{{ raise_exception('no') }}", ALL),
         ("{% if", ALL),
@@ -67,6 +70,7 @@ def test_trials_find_what_a_template_takes(template: str, taken: Taken):
         (TURNS, "s1 s2 u1 s3 u2 a1 u3", "s:s1+s2 u:u1+s3+u2 a:a1 u:u3"),
         (TURNS, "u1 s1 a1", "u:u1+s1 a:a1"),
         (TURNS, "s1 u1 a1 t1 t2 u2", "s:s1 u:u1 a:a1 t:t1 t:t2 u:u2"),
+        (NO_SYSTEM, "s1 s2 u1 a1 u2 s3", "u:s1+s2+u1 a:a1 u:u2+s3"),
         (DROPPING, "s1 u1 s2", "s:s1 u:u1 u:s2"),
     ],
 )
@@ -82,7 +86,7 @@ def test_contents_with_images_are_joined():
     assert found == [{"role": "user", "content": [{"type": "text", "text": "u1"}, *image]}]
 
 
-@pytest.mark.parametrize("given", ["s u a u", "u a t t u", "a u"])
+@pytest.mark.parametrize("given", ["u a u", "u a t t u", "a u"])
 def test_the_usual_order_needs_no_trial(given: str):
     assert not needs_order(messages(given))
 

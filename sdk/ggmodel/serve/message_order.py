@@ -1,7 +1,8 @@
 """Conversations in an order of roles that a chat template takes.
 
 Agents send several system messages, some after the user's, and several messages of the user in a
-row. Templates of Qwen 3.5, Gemma and Mistral refuse such, and others drop them.
+row. Templates of Qwen 3.5, Gemma and Mistral refuse such, and others drop them. Gemma 2's takes no
+system message at all.
 """
 
 from __future__ import annotations
@@ -22,32 +23,33 @@ class Taken(NamedTuple):
     """Orders that a template takes.
 
     Attributes:
-        systems: two system messages at the beginning. later: one after the user's. users: two
-            messages of the user in a row.
+        system: a system message at the beginning. systems: two. later: one after the user's.
+            users: two messages of the user in a row.
     """
 
+    system: bool
     systems: bool
     later: bool
     users: bool
 
 
 def needs_order(messages: Sequence[Message]) -> bool:
-    """A system message is not the first, or the user's follow one another."""
+    """There is a system message, or the user's follow one another."""
     roles = [message["role"] for message in messages]
-    return "system" in roles[1:] or ("user", "user") in pairwise(roles)
+    return "system" in roles or ("user", "user") in pairwise(roles)
 
 
 def in_order(messages: Sequence[Message], taken: Taken) -> list[Message]:
     """The messages as a template takes them; none is left out, and the order of contents stays.
 
-    System messages at the beginning become one. Later ones become the user's. Messages of the user
-    that follow one another become one.
+    System messages at the beginning become one. Later ones, or all, become the user's. Messages of
+    the user that follow one another become one.
     """
     ordered = list[Message]()
     for message in messages:
         role = message["role"]
         leads = all(one["role"] == "system" for one in ordered)
-        if role == "system" and not leads and not taken.later:
+        if role == "system" and not (taken.system if leads else taken.later):
             message, role = {**message, "role": "user"}, "user"
         joins = {"system": leads and not taken.systems, "user": not taken.users}.get(role, False)
         if joins and ordered and ordered[-1]["role"] == role:
@@ -64,9 +66,9 @@ def taken_by(template: str) -> Taken:
     """Tries a template with short conversations. One that takes none of them takes all: it is
     left to refuse."""
     takes = _Trial(template)
-    if not takes("su"):
-        return Taken(True, True, True)
-    return Taken(takes("ssu"), takes("susau"), takes("suuau"))
+    if not takes("u"):
+        return Taken(True, True, True, True)
+    return Taken(takes("su"), takes("ssu"), takes("susau"), takes("uuau"))
 
 
 class _Trial:
