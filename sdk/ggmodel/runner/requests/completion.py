@@ -198,7 +198,8 @@ class Delivery:
     def put(self, piece: Piece | None) -> None:
         """Adds a piece."""
         self._queue.put(piece)
-        self.notify()
+        if self._notify is not None:  # `notify`, which a token need not call
+            self._notify()
 
     def notify(self) -> None:
         """Has the consumer look."""
