@@ -218,8 +218,7 @@ class Delivery:
 
     def get(self) -> Piece | None:
         """The next piece, as soon as there is one; None at the end."""
-        queue = self._queue
-        return self._taken(queue.get() if TICK is None else next_of(queue))
+        return self._taken(self._queue.get() if TICK is None else next_of(self._queue))
 
     async def aget(self) -> Piece | None:
         """`get` for coroutines, all in one event loop."""
