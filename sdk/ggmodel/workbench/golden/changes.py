@@ -34,8 +34,8 @@ _SMALL = 1e-2
 
 def others(value: Any) -> Iterator[Any]:
     """Other values of a hyperparameter: a little and much larger numbers, a part of a whole one,
-    which may divide what it did; the opposite of a bool; none for texts. Of a small number, such as
-    an epsilon, the largest first: it has to be seen at each of its uses."""
+    which may divide what it did; the opposite of a bool; none for texts. The largest is first where
+    a number is small: an epsilon has to be seen at each of its uses."""
     if isinstance(value, bool):
         yield not value
     elif isinstance(value, int):
