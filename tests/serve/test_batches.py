@@ -16,6 +16,7 @@ import pytest
 
 from ggmodel import limits
 from ggmodel.errors import ConfigError
+from ggmodel.serve.api.anthropic import batches
 from ggmodel.serve.batch.store import FileStore
 from ggmodel.serve.server import Server, Settings
 from tests.serve.conftest import serving
@@ -272,6 +273,7 @@ def test_messages_are_cancelled(
     claude: anthropic.Anthropic, runner: InProcess, monkeypatch: pytest.MonkeyPatch
 ):
     held = Held(runner, monkeypatch)
+    monkeypatch.setattr(batches, "_PIECE", 5)  # results take several pieces
     begun = claude.messages.batches.create(requests=[request(f"r{i}") for i in range(12)])
     while held.asked < 8 or claude.messages.batches.retrieve(begun.id).request_counts.succeeded < 1:
         time.sleep(0.01)

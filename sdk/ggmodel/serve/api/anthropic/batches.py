@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
+from itertools import islice
 from typing import Any, Literal
 
 import msgspec
@@ -163,7 +164,7 @@ async def results(call: Call) -> None:
     lines = _results(call, job)
 
     def some() -> bytes:
-        return b"".join(line for line, _ in zip(lines, range(_PIECE), strict=False))
+        return b"".join(islice(lines, _PIECE))
 
     async with call.stream(LINES):
         while piece := await asyncio.to_thread(some):
