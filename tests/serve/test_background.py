@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import openai
 import pytest
 
+from ggmodel import limits
 from ggmodel.errors import ComputeError
+from ggmodel.serve import background
+from ggmodel.serve.bodies import Bodies
+from ggmodel.serve.errors import Refused
 from tests.serve.standin import InProcess
 
 ASKED: Any = {"model": "stories", "input": "A story, please.", "max_output_tokens": 9}
@@ -95,3 +100,53 @@ def test_answers_in_the_background_end_in_time(serve: Callable[..., str], held: 
         found = ended(client, client.responses.create(**ASKED).id)
     assert found.status == "failed" and "longer" in found.error.message
     held.set()
+
+
+def test_answers_count_from_their_requests_on(monkeypatch: pytest.MonkeyPatch):
+    """Before their models have loaded, too: by their number, and by the memory of their bodies."""
+    bodies = Bodies()
+
+    class Reading:
+        id, call = "resp_1", SimpleNamespace(body=b"12345", server=SimpleNamespace(bodies=bodies))
+
+        async def read(self) -> None:
+            await asyncio.Event().wait()
+
+    async def run() -> None:
+        answers, chat = background.Background(), Reading()
+        first = asyncio.ensure_future(answers.begin(chat))  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        assert bodies.held == 5
+        with pytest.raises(Refused, match="too many"):
+            await answers.begin(chat)  # type: ignore[arg-type]
+        answers.close()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(first, 5)
+        assert bodies.held == 0
+
+    monkeypatch.setattr(background, "_MOST", 1)
+    asyncio.run(run())
+
+
+def test_answers_without_room(
+    client: openai.OpenAI, held: asyncio.Event, monkeypatch: pytest.MonkeyPatch
+):
+    with monkeypatch.context() as patched:
+        patched.setattr(limits, "serve_stored_bytes", 10)
+        with pytest.raises(openai.APIStatusError, match="serve_stored_bytes") as refused:
+            client.responses.create(**ASKED)
+        assert refused.value.status_code == 413
+    begun = client.responses.create(**ASKED)
+    kept = len(client.responses.with_raw_response.retrieve(begun.id).content)
+    monkeypatch.setattr(limits, "serve_stored_bytes", kept + 500)  # of the body and an error
+    held.set()
+    found = ended(client, begun.id)
+    assert found.status == "failed" and "serve_stored_bytes" in found.error.message
+
+
+def test_nothing_goes_on_from_a_cancelled_answer(client: openai.OpenAI, held: asyncio.Event):
+    begun = client.responses.create(**ASKED)
+    client.responses.cancel(begun.id)
+    held.set()
+    with pytest.raises(openai.BadRequestError, match="without an answer"):
+        client.responses.create(model="stories", input="On.", previous_response_id=begun.id)

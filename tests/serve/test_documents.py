@@ -10,7 +10,9 @@ import httpx
 import pytest
 
 from ggmodel import limits
-from tests.serve.standin import InProcess
+from ggmodel.serve.server import Server
+from tests.serve.conftest import serving
+from tests.serve.standin import InProcess, InProcessModels
 
 needs_pypdf = pytest.mark.skipif(
     importlib.util.find_spec("pypdf") is None, reason="needs the extra documents"
@@ -69,6 +71,24 @@ def test_files_of_text_are_text(http: httpx.Client, runner: InProcess, number: i
     answer = ask(http, path, part)
     assert answer.status_code == 200, answer.text
     assert runner.seen[-1].prompt.messages[-1]["content"] == "a:\nKörper"
+
+
+def test_texts_of_kept_conversations_count(models: InProcessModels):
+    async def fetch(url: str, param: str) -> bytes:
+        return b"once " * int(url)
+
+    server = Server(models)
+    server.media.fetch = fetch  # type: ignore[method-assign]
+    taken: list[int] = []
+    with serving(server) as url, httpx.Client(base_url=url, timeout=30) as http:
+        for count in ("010", "090"):
+            part = {"type": "input_file", "filename": "a", "file_url": count}
+            found = ask(http, "/v1/responses", part)
+            assert found.status_code == 200, found.text
+            stored = server.stored.get(found.json()["id"], "")
+            assert stored is not None
+            taken.append(stored.nbytes)
+    assert 400 <= taken[1] - taken[0] < 500
 
 
 @needs_pypdf

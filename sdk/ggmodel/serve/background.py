@@ -16,11 +16,21 @@ _MOST = 256  # answers; each holds a request
 
 
 class BackgroundChat(ChatProtocol[T]):
-    """A request whose answer is kept, as far as it is."""
+    """A request whose answer is kept, as far as it is.
+
+    Attributes:
+        id: of the answer.
+    """
+
+    id: str
 
     @abstractmethod
-    def keep_begun(self) -> str:
-        """Keeps that the answer has begun; its id."""
+    def keep_begun(self) -> None:
+        """Keeps that the answer has begun.
+
+        Raises:
+            Refused: it has no room.
+        """
 
     @abstractmethod
     def keep_ended(self, status: Literal["failed", "cancelled"], message: str) -> None:
@@ -28,13 +38,10 @@ class BackgroundChat(ChatProtocol[T]):
 
 
 class Background:
-    """The answers under way, by their id."""
+    """The answers under way, by their id. Each holds the body of its request."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, asyncio.Task[None]] = {}
-
-    def __contains__(self, id: str) -> bool:
-        return id in self._tasks
 
     async def begin(self, chat: BackgroundChat[Any]) -> None:
         """Returns when the model is there, and its answer has begun.
@@ -46,7 +53,15 @@ class Background:
         if len(self._tasks) >= _MOST:
             raise Refused("too many answers are computed in the background; try again", 429)
         begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        task = asyncio.ensure_future(self._compute(chat, begun))
+        bodies, body = chat.call.server.bodies, chat.call.body
+        task = self._tasks[chat.id] = asyncio.ensure_future(self._compute(chat, begun))
+        bodies.held += len(body)
+
+        def end(_: object) -> None:
+            del self._tasks[chat.id]
+            bodies.release(body)
+
+        task.add_done_callback(end)
         try:
             await asyncio.wait({task, begun}, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:  # the client has gone, and knows no id
@@ -73,9 +88,7 @@ class Background:
             requests = await chat.prepared(requests)
             check_logprobs(requests, chat.runner)
             answers = [Answer(chat.runner, one, server.metrics, chat.form) for one in requests]
-            id, task = chat.keep_begun(), asyncio.current_task()
-            assert task is not None
-            self._tasks[id] = task
+            chat.keep_begun()
             begun.set_result(None)
             try:
                 replies = await asyncio.wait_for(
@@ -87,5 +100,3 @@ class Background:
                 raise
             except Exception as error:
                 chat.keep_ended("failed", problem_of(error).message)
-            finally:
-                del self._tasks[id]

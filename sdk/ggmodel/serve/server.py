@@ -26,14 +26,15 @@ class Stored:
     Attributes:
         owner: the client's key: others cannot see it.
         answer: as its API put it. input: the items that its request added.
-        history: all messages up to the answer and with it, as runners take them.
+        history: all messages up to the answer and with it, as runners take them; None without an
+            answer.
         nbytes: an estimate of its memory.
     """
 
     owner: str
     answer: bytes
     input: list[Any]
-    history: list[dict[str, Any]]
+    history: list[dict[str, Any]] | None
     nbytes: int
 
 
@@ -44,10 +45,11 @@ class ResponseStore:
         self._stored: OrderedDict[str, Stored] = OrderedDict()
         self._nbytes = 0
 
-    def put(self, id: str, response: Stored) -> None:
-        """Keeps an answer, unless it alone exceeds the limit."""
+    def put(self, id: str, response: Stored) -> bool:
+        """Keeps an answer in place of one with its id, unless it alone exceeds the limit; whether
+        it does."""
         if response.nbytes > limits.serve_stored_bytes:
-            return
+            return False
         if before := self._stored.pop(id, None):
             self._nbytes -= before.nbytes
         self._stored[id] = response
@@ -55,6 +57,7 @@ class ResponseStore:
         while len(self._stored) > limits.serve_stored or self._nbytes > limits.serve_stored_bytes:
             _, oldest = self._stored.popitem(last=False)
             self._nbytes -= oldest.nbytes
+        return True
 
     def get(self, id: str, owner: str) -> Stored | None:
         """An answer of this client; None if there is none, or no longer."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import aclosing
@@ -270,9 +271,10 @@ def _previous(call: Call, id: str | None) -> Stored | None:
             param="previous_response_id",
             code="previous_response_not_found",
         )
-    if id in call.server.background:
+    if stored.history is None:
         raise Refused(
-            f"previous_response_id: {id!r:.100} has not ended", param="previous_response_id"
+            f"previous_response_id: {id!r:.100} has not ended, or ended without an answer",
+            param="previous_response_id",
         )
     return stored
 
@@ -280,7 +282,7 @@ def _previous(call: Call, id: str | None) -> Stored | None:
 async def _history(params: ResponseRequest, call: Call, before: Stored | None) -> list[Message]:
     """The messages that were kept, and the new ones; without the instructions."""
     own = await converted(read_items(params.input, call), call, "input")
-    return [*(before.history if before else ()), *own]
+    return [*((before and before.history) or ()), *own]
 
 
 def _options(params: ResponseRequest) -> dict[str, Any]:
@@ -385,9 +387,8 @@ class Responses(BackgroundChat[ResponseRequest]):
         self._events += 1
         return named_event(part)
 
-    def keep_begun(self) -> str:
+    def keep_begun(self) -> None:
         self._keep(self._response, None)
-        return self.id
 
     def keep_ended(self, status: Literal["failed", "cancelled"], message: str) -> None:
         error = ResponseError("server_error", message) if status == "failed" else None
@@ -451,16 +452,31 @@ class Responses(BackgroundChat[ResponseRequest]):
         return response
 
     def _keep(self, response: ResponseAnswer, message: Message | None) -> None:
-        call, before, inputs = self.call, self._before, self.params.input
+        """Keeps it, with the conversation once it has a message.
+
+        Raises:
+            Refused: it has no room, and is computed in the background.
+        """
+        call, inputs = self.call, self.params.input
         answer = msgspec.json.encode(response)
-        nbytes = len(answer) + len(call.body) + (before.nbytes if before else 0)
         items: Any = inputs
         if isinstance(inputs, str):
             content = [{"type": "input_text", "text": inputs}]
             items = [{"type": "message", "role": "user", "content": content}]
         items = [{"id": new_id("msg_"), **item} for item in items or ()]
-        history = [*self._history, *([] if message is None else [message])]
-        call.server.stored.put(response.id, Stored(call.key, answer, items, history, nbytes))
+        history = None if message is None else [*self._history, message]
+        nbytes = len(answer) + len(call.body) + _nbytes(history)
+        stored = Stored(call.key, answer, items, history, nbytes)
+        if not call.server.stored.put(response.id, stored) and self.params.background:
+            text = f"the answer and its conversation take {nbytes:,} bytes"
+            raise Refused(f"{text}, more than the limit serve_stored_bytes", 413)
+
+
+def _nbytes(value: Any) -> int:
+    """About the memory of the texts and bytes in messages."""
+    if isinstance(value, (dict, list)):
+        return sum(map(_nbytes, value.values() if isinstance(value, dict) else value))
+    return sys.getsizeof(value)
 
 
 def _once(value: T) -> T:
