@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +18,10 @@ import pytest
 from ggmodel import limits
 from ggmodel.errors import ConfigError
 from ggmodel.serve.api.anthropic import batches
+from ggmodel.serve.batch import RequestFile
+from ggmodel.serve.batch.jobs import Job, Jobs
 from ggmodel.serve.batch.store import FileStore
+from ggmodel.serve.errors import Refused
 from ggmodel.serve.server import Server, Settings
 from tests.serve.conftest import serving
 from tests.serve.standin import InProcess, InProcessModels
@@ -213,14 +217,119 @@ def test_files_have_limits(client: openai.OpenAI, monkeypatch: pytest.MonkeyPatc
 
 def test_a_damaged_record_is_passed_over(tmp_path: Path):
     store = FileStore(str(tmp_path))
-    kept = store.add("", "a", "batch", b"data")
-    other = store.add("", "b", "batch", b"data")
+    kept = store.add("", "a", "batch", [b"data"])
+    other = store.add("", "b", "batch", [b"data"])
     (tmp_path / f"{other.id}.json").write_bytes(b"{")
     (tmp_path / "file-x.json").write_text(json.dumps({"id": "../x"}))
     again = FileStore(str(tmp_path))
     assert again.of("") == [kept]
     again.drop(kept)
     assert FileStore(str(tmp_path)).of("") == []
+
+
+def test_files_that_are_written_at_a_time_share_the_limits(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    store = FileStore(str(tmp_path))
+
+    def meanwhile() -> Iterator[bytes]:
+        yield b"a"
+        store.add("", "b", "batch", [b"b"])
+
+    for limit in ("serve_files", "serve_files_bytes"):
+        with monkeypatch.context() as patched:
+            patched.setattr(limits, limit, 1)
+            with pytest.raises(Refused, match=limit):
+                store.add("", "a", "batch", meanwhile())
+        (kept,) = store.of("")
+        assert {one.name for one in tmp_path.iterdir()} == {kept.id, f"{kept.id}.json"}
+        store.drop(kept)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_files_are_read_beside_the_loop(client: openai.OpenAI, monkeypatch: pytest.MonkeyPatch):
+    numbered, in_loop = RequestFile._numbered, list[bool]()
+
+    def noting(self: RequestFile) -> Iterator[tuple[int, bytes]]:
+        for one in numbered(self):
+            in_loop.append(asyncio._get_running_loop() is not None)
+            yield one
+
+    monkeypatch.setattr(RequestFile, "_numbered", noting)
+    assert ended(client, begin(client, line("a"), line("b")).id).status == "completed"
+    assert len(in_loop) >= 6 and not any(in_loop)
+
+
+def test_a_batch_that_ends_is_not_cancelled(client: openai.OpenAI, monkeypatch: pytest.MonkeyPatch):
+    split, begun, let_go = Jobs._split, threading.Event(), threading.Event()
+
+    def waiting(self: Jobs, job: Job) -> None:
+        begun.set()
+        assert let_go.wait(SECONDS)
+        split(self, job)
+
+    monkeypatch.setattr(Jobs, "_split", waiting)
+    batch = begin(client, {"no": "request"})
+    assert begun.wait(SECONDS)
+    assert client.batches.cancel(batch.id).status == "finalizing"
+    let_go.set()
+    assert ended(client, batch.id).status == "failed"
+
+
+def test_a_batch_is_answered_once_though_its_server_ends(
+    models: InProcessModels, runner: InProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    killed = threading.Event()
+
+    def kill(self: Jobs, job: Job) -> None:
+        killed.set()
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Jobs, "_split", kill)
+        with serving(Server(models, Settings(files=str(tmp_path)))) as url:
+            client = openai.OpenAI(base_url=f"{url}/v1", api_key="x")
+            id = begin(client, line("good"), line("bad", max_tokens="x")).id
+            assert killed.wait(SECONDS)
+    asked = len(runner.seen)
+    with serving(Server(models, Settings(files=str(tmp_path)))) as url:
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="x")
+        batch = ended(client, id)
+        assert (batch.status, batch.request_counts.completed) == ("completed", 1)
+        assert "bad" in client.files.content(batch.error_file_id).text
+    assert len(runner.seen) == asked
+    assert not [*tmp_path.glob("*.answers*")]
+
+
+def test_answers_without_room_leave_nothing(
+    models: InProcessModels, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setattr(limits, "serve_files", 1)
+    with serving(Server(models, Settings(files=str(tmp_path)))) as url:
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="x")
+        batch = ended(client, begin(client, line("a")).id)
+        assert batch.status == "failed" and "serve_files" in batch.errors.data[0].message
+    file = batch.input_file_id
+    assert {one.name for one in tmp_path.iterdir()} == {file, f"{file}.json", f"{batch.id}.batch"}
+
+
+def test_batches_make_room_for_those_of_their_client(
+    serve: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+):
+    url = serve(keys=("one", "two"))
+    one, two = (
+        openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0) for key in ("one", "two")
+    )
+    with one, two:
+        asked: Any = {"endpoint": CHAT, "completion_window": "24h"}
+        own, other = put(one, line("a")), put(two, line("a"))
+        first = ended(one, one.batches.create(**asked, input_file_id=own).id)
+        monkeypatch.setattr(limits, "serve_files", 1)
+        with pytest.raises(openai.RateLimitError):
+            two.batches.create(**asked, input_file_id=other)
+        assert one.batches.retrieve(first.id) == first
+        second = one.batches.create(**asked, input_file_id=own)
+        assert [one.id for one in one.batches.list()] == [second.id]
 
 
 # Anthropic's
@@ -285,6 +394,19 @@ def test_messages_are_cancelled(
     assert (batch.request_counts.succeeded, batch.request_counts.canceled) == (1, 11)
     kinds = [one.result.type for one in claude.messages.batches.results(begun.id)]
     assert kinds == ["succeeded"] + ["canceled"] * 11
+
+
+def test_a_refused_batch_keeps_no_file(
+    http: httpx.Client, client: openai.OpenAI, monkeypatch: pytest.MonkeyPatch
+):
+    def full(*_: Any, **fields: Any) -> Job:
+        raise Refused("the server keeps too many batches", 429)
+
+    monkeypatch.setattr(Jobs, "create", full)
+    before = [one.id for one in client.files.list()]
+    answer = http.post("/v1/messages/batches", json={"requests": [request("a")]})
+    assert answer.status_code == 429
+    assert [one.id for one in client.files.list()] == before
 
 
 @pytest.mark.parametrize(

@@ -340,7 +340,8 @@ async def answer_all(
         progress(answers.done)
 
     try:
-        for line in requests.lines(after=answers.done):
+        lines = requests.lines(after=answers.done)
+        while line := await asyncio.to_thread(next, lines, None):
             under_way.append((line, asyncio.ensure_future(answer(line))))
             if len(under_way) >= width * _AHEAD:
                 await write_first()

@@ -112,15 +112,16 @@ class Jobs:
         Raises:
             Refused: there are too many.
         """
-        ended = [one for one in self._jobs.values() if one.status in ENDED]
         if len(self._jobs) >= limits.serve_files:
-            if not ended:
-                raise Refused("too many batches wait; try again later", 429)
-            self.drop(ended[0])
+            own = (one for one in self._jobs.values() if one.owner == file.owner)
+            ended = next((one for one in own if one.status in ENDED), None)
+            if ended is None:
+                raise Refused("the server keeps too many batches; try again later", 429)
+            self.drop(ended)
         id, now = f"{prefix}{secrets.token_hex(12)}", int(time.time())
         job = Job(id=id, owner=file.owner, input=file.id, url=url, created=now, **fields)
-        self._jobs[job.id] = job
         self._save(job)
+        self._jobs[job.id] = job
         self._begin(job)
         return job
 
@@ -146,9 +147,9 @@ class Jobs:
     def drop(self, job: Job) -> None:
         """Forgets a batch that has ended, but not the files of its client."""
         self._jobs.pop(job.id, None)
-        for ending in (_RECORD, _ANSWERS, _PART):
-            with suppress(FileNotFoundError):
-                self._path(job, ending).unlink()
+        if not job.splits and (file := self._store.get(job.input, job.owner)):
+            self._store.drop(file)
+        self._remove(job, _RECORD, _ANSWERS, _PART)
 
     def lines(self, job: Job) -> Iterator[tuple[RequestLine, AnswerLine | None]]:
         """The requests of a batch that has ended, each with its answer; None where it has none."""
@@ -164,6 +165,10 @@ class Jobs:
             with suppress(FileNotFoundError), open(self._path(job, ending), "rb") as file:
                 yield from (_line.decode(line) for line in file if line.endswith(b"\n"))
                 return
+
+    def _remove(self, job: Job, *endings: str) -> None:
+        for ending in endings:
+            self._path(job, ending).unlink(missing_ok=True)
 
     def _path(self, job: Job, ending: str) -> Path:
         return self._store.folder / (job.id + ending)
@@ -181,7 +186,8 @@ class Jobs:
     async def _run(self, job: Job) -> None:
         status: Status = "failed"
         try:
-            if job.status != "cancelling":
+            # An earlier server may have ended after the last answer.
+            if job.status != "cancelling" and not self._path(job, _ANSWERS).exists():
                 async with self._free:
                     await self._answer(job)
             status = "cancelled" if job.status == "cancelling" else "completed"
@@ -194,7 +200,9 @@ class Jobs:
         except Exception:
             logger.exception("a bug of the server")
             job.error = "the server failed; see its log"
-        await self._finish(job, status)
+        if status != "cancelled":
+            job.status = "finalizing"
+        await asyncio.to_thread(self._finish, job, status)  # goes on though it is cancelled
 
     async def _answer(self, job: Job) -> None:
         file = self._store.get(job.input, job.owner)
@@ -218,7 +226,8 @@ class Jobs:
             job.good, job.bad = job.good + (status < 400), job.bad + (status >= 400)
             return status, text
 
-        with AnswerFile(self._path(job, _ANSWERS), requests, force=True) as answers:
+        path = self._path(job, _ANSWERS)
+        with await asyncio.to_thread(AnswerFile, path, requests, force=True) as answers:
             await answer_all(requests, answers, answer, _WIDTH, lambda _: None)
 
     def _checked(self, file: StoredFile, url: str) -> RequestFile:
@@ -243,32 +252,29 @@ class Jobs:
         job.bad = sum(status >= 400 for status in statuses)
         job.good = len(statuses) - job.bad
 
-    async def _finish(self, job: Job, status: Status) -> None:
+    def _finish(self, job: Job, status: Status) -> None:
+        self._count(job)
         try:
-            job.status = "finalizing" if status == "completed" else job.status
             if job.splits:
-                await asyncio.to_thread(self._split, job)
+                self._split(job)
         except (Error, OSError) as error:
             status, job.error = "failed", str(error)
-        await asyncio.to_thread(self._count, job)
-        job.status, job.ended = status, int(time.time())
+        job.ended, job.status = int(time.time()), status
         self._save(job)
+        if job.splits:
+            self._remove(job, _ANSWERS, _PART)
 
     def _split(self, job: Job) -> None:
-        """Makes files of the client of good answers and of others."""
-        for is_good, name in ((True, "output"), (False, "error")):
-            id = self._store.new_id()
-            path = self._store.folder / id
-            with naming(path), open(path, "wb") as file:
-                for one in self._answers(job):
-                    if (one.response.status_code < 400) == is_good:
-                        file.write(msgspec.json.encode(one) + b"\n")
-            if not path.stat().st_size:
-                path.unlink()
+        """Makes files of the client of good answers and of others, unless they are there."""
+        kinds = ((True, "answers", "output", job.good), (False, "rejects", "error", job.bad))
+        for is_good, field, name, count in kinds:
+            if not count or getattr(job, field):
                 continue
-            self._store.check(path.stat().st_size)
-            self._store.adopt(id, job.owner, f"{job.id}_{name}.jsonl", "batch_output")
-            if is_good:
-                job.answers = id
-            else:
-                job.rejects = id
+            lines = (
+                msgspec.json.encode(one) + b"\n"
+                for one in self._answers(job)
+                if (one.response.status_code < 400) == is_good
+            )
+            name = f"{job.id}_{name}.jsonl"
+            setattr(job, field, self._store.add(job.owner, name, "batch_output", lines).id)
+            self._save(job)

@@ -6,6 +6,7 @@ import secrets
 import tempfile
 import threading
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -53,6 +54,7 @@ class FileStore:
         self._folder = None if folder is None else Path(folder)
         self._lock = threading.Lock()
         self._files: dict[str, StoredFile] = {}
+        self._nbytes = 0  # of all files
         if self._folder is not None:
             try:
                 self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -74,47 +76,42 @@ class FileStore:
                 self._folder = Path(self._temporary.name)
             return self._folder
 
-    def add(self, owner: str, filename: str, purpose: str, data: bytes) -> StoredFile:
-        """Keeps a file.
+    def add(self, owner: str, filename: str, purpose: str, pieces: Iterable[bytes]) -> StoredFile:
+        """Keeps a file of these pieces.
 
         Raises:
             Refused: there is no room.
             WriteError: the disk is full, or the like.
         """
-        self.check(len(data))
-        path = self.folder / _new_id()
-        with naming(path):
-            path.write_bytes(data)
-        return self.adopt(path.name, owner, filename, purpose)
-
-    def adopt(self, id: str, owner: str, filename: str, purpose: str) -> StoredFile:
-        """Keeps a file that lies in the folder under its id already."""
-        path = self.folder / id
-        file = StoredFile(id, owner, filename, purpose, int(time.time()), path.stat().st_size)
-        with naming(path):
-            path.with_name(id + _RECORD).write_bytes(msgspec.json.encode(file))
-        self._files[id] = file
+        id = f"file-{secrets.token_hex(12)}"
+        file = StoredFile(id, owner, filename, purpose, int(time.time()), 0)
+        path = self.path(file)
+        try:
+            with naming(path), open(path, "wb") as opened:
+                for piece in pieces:
+                    file.nbytes += len(piece)
+                    self._check(file.nbytes)
+                    opened.write(piece)
+            with self._lock, naming(path):
+                self._check(file.nbytes)  # others may have come meanwhile
+                path.with_name(id + _RECORD).write_bytes(msgspec.json.encode(file))
+                self._files[id] = file
+                self._nbytes += file.nbytes
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
         return file
 
-    def new_id(self) -> str:
-        """An id for `adopt`."""
-        return _new_id()
-
-    def check(self, nbytes: int) -> None:
-        """Looks whether so many bytes have room.
-
-        Raises:
-            Refused: they have none.
-        """
+    def _check(self, nbytes: int) -> None:
+        """Looks whether a file of so many bytes has room."""
         if len(self._files) >= limits.serve_files:
             raise Refused(
                 f"the server keeps {limits.serve_files:,} files, the limit serve_files; delete one",
                 413,
             )
-        held = sum(one.nbytes for one in self._files.values())
-        if held + nbytes > limits.serve_files_bytes:
+        if (held := self._nbytes + nbytes) > limits.serve_files_bytes:
             raise Refused(
-                f"the files would take {held + nbytes:,} bytes (the limit serve_files_bytes is "
+                f"the files would take {held:,} bytes (the limit serve_files_bytes is "
                 f"{limits.serve_files_bytes:,}); delete some",
                 413,
             )
@@ -126,7 +123,8 @@ class FileStore:
 
     def of(self, owner: str) -> list[StoredFile]:
         """The files of a client, the newest first."""
-        return [one for one in reversed(self._files.values()) if one.owner == owner]
+        with self._lock:
+            return [one for one in reversed(self._files.values()) if one.owner == owner]
 
     def path(self, file: StoredFile) -> Path:
         """The place of its bytes."""
@@ -134,7 +132,9 @@ class FileStore:
 
     def drop(self, file: StoredFile) -> None:
         """Removes a file."""
-        self._files.pop(file.id, None)
+        with self._lock:
+            if self._files.pop(file.id, None):
+                self._nbytes -= file.nbytes
         for name in (file.id + _RECORD, file.id):
             with suppress(FileNotFoundError):
                 (self.folder / name).unlink()
@@ -152,7 +152,4 @@ class FileStore:
                 if file.id + _RECORD == record.name and (folder / file.id).is_file():
                     found.append(file)
         self._files = {one.id: one for one in sorted(found, key=lambda one: one.created)}
-
-
-def _new_id() -> str:
-    return f"file-{secrets.token_hex(12)}"
+        self._nbytes = sum(one.nbytes for one in found)

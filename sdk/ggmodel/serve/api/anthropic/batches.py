@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 from starlette.routing import Route
 
+from ....errors import Error
 from ...batch.jobs import ENDED, Job
 from ...endpoint import LINES, Answers, Call, Handler, route
 from ...errors import Refused
@@ -113,9 +114,14 @@ async def create(call: Call) -> None:
             raise Refused(f"{at}: a batch has whole answers", param=at)
     data = await asyncio.to_thread(_lines_of, params.requests)
     store = call.server.files
-    file = await asyncio.to_thread(store.add, call.key, "requests.jsonl", _PURPOSE, data)
+    file = await asyncio.to_thread(store.add, call.key, "requests.jsonl", _PURPOSE, [data])
     fields = {"splits": False, "total": len(ids)}
-    await call.json(_shown(call, call.server.jobs.create(_PREFIX, file, _URL, **fields)))
+    try:
+        job = call.server.jobs.create(_PREFIX, file, _URL, **fields)
+    except Error:
+        store.drop(file)
+        raise
+    await call.json(_shown(call, job))
 
 
 def _lines_of(requests: list[BatchedRequest]) -> bytes:
@@ -144,8 +150,6 @@ async def delete(call: Call) -> None:
     if job.status not in ENDED:
         raise Refused("the batch has not ended; cancel it first")
     call.server.jobs.drop(job)
-    if file := call.server.files.get(job.input, call.key):
-        call.server.files.drop(file)
     await call.json(BatchDeleted(job.id))
 
 

@@ -137,7 +137,7 @@ async def upload(call: Call) -> None:
     if not purpose or len(purpose) > _WORD:
         raise Refused("purpose: give one, such as 'batch'", param="purpose")
     name = form.filename or "file"
-    file = await asyncio.to_thread(call.server.files.add, call.key, name, purpose, data)
+    file = await asyncio.to_thread(call.server.files.add, call.key, name, purpose, [data])
     await call.json(_shown(file))
 
 
