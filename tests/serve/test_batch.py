@@ -156,6 +156,10 @@ def test_answers_to_other_requests_are_kept(models: InProcessModels, tmp_path: P
         ([json.dumps({**request("a"), "url": "/api/delete"})], "asks '/api/delete'"),
         ([json.dumps({**request("a"), "method": "GET"})], "POST one of"),
         ([json.dumps(request("a", stream=True))], "asks for a stream"),
+        (
+            [json.dumps({**request("a", background=True), "url": "/v1/responses"})],
+            "asks for an answer in the background",
+        ),
         ([json.dumps({**request("a"), "body": [1]})], "is no request"),
     ],
 )

@@ -80,6 +80,7 @@ def test_a_batch_is_answered(client: openai.OpenAI):
     assert begun.status in ("validating", "in_progress")
     batch = ended(client, begun.id)
     assert (batch.status, batch.metadata, batch.errors) == ("completed", {"a": "b"}, None)
+    assert batch.expires_at is None
     assert batch.completed_at >= batch.in_progress_at >= batch.created_at
     counts = batch.request_counts
     assert (counts.total, counts.completed, counts.failed) == (3, 2, 1)
@@ -114,6 +115,15 @@ def test_wrong_requests_are_named(client: openai.OpenAI, http: httpx.Client):
         asked = {"input_file_id": file, "endpoint": CHAT, changed: "absent"}
         answer = http.post("/v1/batches", json=asked)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+    for param, wrong in (
+        ("completion_window", "1h"),
+        ("metadata", {str(i): "" for i in range(17)}),
+        ("metadata", {"k" * 65: ""}),
+        ("metadata", {"k": "v" * 513}),
+    ):
+        asked = {"input_file_id": file, "endpoint": CHAT, param: wrong}
+        answer = http.post("/v1/batches", json=asked)
+        assert answer.status_code == 400 and param in answer.text
     assert http.get("/v1/batches/absent").status_code == 404
     no_purpose = http.post("/v1/files", files={"file": b"x"})
     assert no_purpose.json()["error"]["param"] == "purpose"

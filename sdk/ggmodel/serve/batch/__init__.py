@@ -57,8 +57,9 @@ class RequestLine(Struct):
         return f"batch_req_{digest.hexdigest()}"
 
 
-class _Streams(Struct):
+class _Modes(Struct):
     stream: bool | None = None
+    background: Any = None
 
 
 class _Answered(Struct):
@@ -84,7 +85,7 @@ class AnswerLine(Struct):
 
 
 _line = msgspec.json.Decoder(RequestLine)
-_streams = msgspec.json.Decoder(_Streams)
+_modes = msgspec.json.Decoder(_Modes)
 _answered = msgspec.json.Decoder(_Answered)
 
 
@@ -138,14 +139,15 @@ class RequestFile:
     def _checked(self, line: bytes, number: int) -> RequestLine:
         try:
             request = _line.decode(line)
-            streams = _streams.decode(request.body).stream
+            modes = _modes.decode(request.body)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             raise self._wrong(number, f"is no request: {error}") from None
         if request.method != "POST" or request.url not in URLS:
             urls = ", ".join(sorted(URLS))
             raise self._wrong(number, f"asks {request.url[:100]!r}; POST one of {urls}")
-        if streams:
-            raise self._wrong(number, "asks for a stream; a batch has whole answers")
+        if modes.stream or (modes.background and request.url == "/v1/responses"):
+            what = "a stream" if modes.stream else "an answer in the background"
+            raise self._wrong(number, f"asks for {what}; a batch has whole answers")
         return request
 
     def _wrong(self, number: int, what: str) -> FormatError:

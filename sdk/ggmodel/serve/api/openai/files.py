@@ -20,8 +20,12 @@ from ...pages import Page
 from ...server import Server
 from .schemas import OPENAI
 
-_DAY = 24 * 3600
 _WORD = 64  # characters of a purpose
+# The limits of OpenAI's metadata.
+Metadata = Annotated[
+    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]],
+    Meta(max_length=16),
+]
 
 
 class FileObject(Struct, tag_field="object", tag="file"):
@@ -58,8 +62,8 @@ class BatchRequest(Struct):
 
     input_file_id: str
     endpoint: str
-    completion_window: str = "24h"
-    metadata: dict[str, str] | None = None
+    completion_window: Literal["24h"] = "24h"
+    metadata: Metadata | None = None
 
 
 class BatchError(Struct):
@@ -90,7 +94,7 @@ class Batch(Struct, kw_only=True, tag_field="object", tag="batch"):
     error_file_id: str | None
     created_at: int
     in_progress_at: int | None
-    expires_at: int
+    expires_at: None = None
     finalizing_at: int | None = None
     completed_at: int | None = None
     failed_at: int | None = None
@@ -241,7 +245,6 @@ def _batch(job: Job) -> Batch:
         error_file_id=job.rejects or None,
         created_at=job.created,
         in_progress_at=job.begun or None,
-        expires_at=job.created + _DAY,
         finalizing_at=int(time.time()) if job.status == "finalizing" else None,
         cancelling_at=job.cancelled or None,
         request_counts=RequestCounts(job.total, job.good, job.bad),
