@@ -180,6 +180,9 @@ def test_results_of_older_functions_go_on(http: httpx.Client, runner: InProcess)
         ('{"other": 1}', '{"other": 1}'),
         ("plain", "plain"),
         ('{"input":"alone \\ud83dx"}', "alone \ufffdx"),
+        ('{"input":"x\\q \\\ny"}', "x\\q \\\ny"),
+        ('{"input":"a\\ud8zz b \\u12"}', "a\\ud8zz b \\u12"),
+        ('{"input":"\\ud83d\\udezz \\ud83d\\\\"}', "\ufffd\\udezz \ufffd\\"),
     ],
 )  # fmt: skip
 def test_texts_are_read_as_they_come(text: str, expected: str):

@@ -157,12 +157,16 @@ class ToolSet:
         return any(one["function"].get("strict") for one in self.functions)
 
 
-# Characters of a text within JSON that are complete: a pair of surrogates counts as one.
-_HIGH, _LOW = r"\\u[dD][89abAB]..", r"\\u[dD][c-fC-F].."
+# Characters of a text within JSON that are complete: a pair of surrogates counts as one, and a
+# backslash that begins no escape is itself.
+_HIGH, _LOW = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_BEGUN = r"(?:\\(?:u(?:[dD](?:[c-fC-F][0-9a-fA-F]?)?)?)?)?\Z"  # what may become a `_LOW`
 _CHARACTERS = re.compile(
-    rf'(?:[^"\\]|\\["\\/bfnrt]|{_HIGH}(?:{_LOW}|(?=[^\\]|\\[^u]|\\u[^dD]|\\u[dD][^c-fC-F]))'
-    rf"|{_LOW}|\\u(?![dD][89a-fA-F])[0-9a-fA-F]{{4}})*"
+    rf'(?:[^"\\]|\\[^u]|{_HIGH}(?:{_LOW}|(?!{_BEGUN}))|(?!{_HIGH})\\u[0-9a-fA-F]{{4}}'
+    r"|\\u(?=[0-9a-fA-F]{0,3}[^0-9a-fA-F]))*",
+    re.DOTALL,
 )
+_ESCAPE = re.compile(r'(\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))|\\')
 _BEGIN = re.compile(rf'\s*\{{\s*"{INPUT}"\s*:\s*"')
 
 
@@ -192,6 +196,7 @@ class CustomInput:
 
 
 def _unescaped(text: str) -> str:
+    text = _ESCAPE.sub(lambda found: found[1] or r"\\", text)
     text = json.loads(f'"{text}"', strict=False)
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
