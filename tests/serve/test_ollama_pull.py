@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import ollama
 import pytest
 
@@ -125,3 +127,32 @@ def test_others_are_answered_meanwhile(client: ollama.Client, registry: Registry
     assert client.chat("bard:1b", ASK).message.content
     held.set()
     assert [*steps][-1].status == "success"
+
+
+def test_a_pull_goes_on_where_its_client_leaves(client: ollama.Client, registry: Registry):
+    client.pull("bard:1b")
+    client.chat("bard:1b", ASK)
+    begun, held = threading.Event(), threading.Event()
+
+    def slow() -> Iterator[bytes]:
+        begun.set()
+        held.wait(20)
+        yield b'{"temperature": 0, "num_predict": 5}'
+
+    registry.put(
+        "library/bard:1b", *LAYERS[:2], ("params", b'{"temperature": 0, "num_predict": 5}')
+    )
+
+    def alter(answer: Answer) -> None:
+        if answer.kind == "content":
+            answer.body = slow()
+
+    registry.alter = alter
+    with pytest.raises(httpx.ReadTimeout):
+        client._client.post("/api/pull", json={"model": "bard:1b", "stream": False}, timeout=0.5)
+    assert begun.wait(20)
+    time.sleep(0.2)  # until the server has noticed
+    held.set()
+    end = time.monotonic() + 20
+    while client.chat("bard:1b", ASK).eval_count != 5:  # loaded anew
+        assert time.monotonic() < end

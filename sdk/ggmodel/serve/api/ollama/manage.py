@@ -244,13 +244,13 @@ async def _in_thread(
     task = asyncio.ensure_future(done())
     task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # if nobody waits
     if params.stream is False:
-        await task
+        await asyncio.shield(task)  # goes on where the client leaves
         await call.json(Status())
         return
     async with call.stream(LINES):
         while (step := await steps.get()) is not None:
             await call.send_all([line(_status(step))])
-        await task
+        await asyncio.shield(task)
         await call.send_all([line(Status())])
 
 
