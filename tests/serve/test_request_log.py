@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from ggmodel.cli import app
 from ggmodel.serve.models import ModelPool
-from ggmodel.serve.monitoring import RequestLog
+from ggmodel.serve.monitoring import RequestLog, _Body
 from ggmodel.serve.server import Server, Settings
 from tests.serve.conftest import ASSETS, serving
 from tests.serve.standin import InProcessModels
@@ -147,3 +147,11 @@ def test_the_command_logs_what_is_wanted(
     CliRunner().invoke(app, ["serve", str(ASSETS / "stories.gguf"), *options])
     assert (servers[0].log is not None) is logs
     assert servers[0].settings.verbose is bodies
+
+
+def test_bodies_of_many_long_words_are_shown_at_once():
+    body = _Body()
+    body.add({"body": (b"a" * 255 + b" ") * 4000})
+    begin = time.process_time()
+    assert body.shown().startswith("a" * 255 + " ")
+    assert time.process_time() - begin < 0.3

@@ -126,7 +126,7 @@ class RequestLog:
 
 _KEPT_BYTES = 4 << 20  # of a body that is logged
 _SHOWN = 8192  # characters of it
-_MEDIA = re.compile(r"[A-Za-z0-9+/_-]{256,}={0,2}")  # base64
+_MEDIA = re.compile(r"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{256,}={0,2}")  # base64
 _TEXTS = re.compile(r"application/(x-ndjson|json)|text/")
 
 
