@@ -142,6 +142,8 @@ class TestTexts:
         request = generate(text, truncate=True, num_keep=4)
         begun, _, _ = loop.run(answered(foreign, request))
         assert begun.prompt == [1, 65, 66, 67, *range(165 - 44, 165)]
+        begun, _, _ = loop.run(answered(foreign, generate(text, truncate=True, num_keep=-9)))
+        assert begun.prompt == [*range(165 - 48, 165)]
         for asked in (generate(chat), generate(text)):
             with pytest.raises(PromptTooLong) as error:
                 loop.run(answered(foreign, asked))

@@ -180,7 +180,7 @@ class LlamaCppRunner:
             given = await self._fitting(given, most)
         ids, ending, prompt = await self._prompt(given)
         if prompt is ids and most is not None and not isinstance(given, ChatParams):
-            kept = min(request.options.get("num_keep", 0), most - 1)
+            kept = max(0, min(request.options.get("num_keep", 0), most - 1))
             ids = prompt = [*ids[:kept], *ids[kept - most :]] if len(ids) > most else ids
         body |= {"prompt": prompt, "return_progress": request.progress}
         if request.special:
