@@ -52,7 +52,10 @@ def test_the_form_that_is_asked_for_is_read_as_calls():
 
 def test_rendered_prompts_have_the_description(http: httpx.Client):
     body = {"messages": [{"role": "user", "content": "The sky?"}], "tools": [TOOL]}
-    assert '"name":"look"' in http.post("/apply-template", json=body).json()["prompt"]
+    prompt = http.post("/apply-template", json=body).json()["prompt"]
+    assert '"name":"look"' in prompt
+    tokens = http.post("/tokenize", json=body).json()["tokens"]
+    assert '"name":"look"' in http.post("/detokenize", json={"tokens": tokens}).json()["content"]
 
 
 def test_the_model_sees_tools_that_its_template_does_not_know(

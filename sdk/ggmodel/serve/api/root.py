@@ -201,6 +201,8 @@ async def tokenize(call: Call) -> None:
         text = params.prompt if params.prompt is not None else params.content or ""
     special = params.add_special if theirs else params.add_special_tokens
     async with call.server.models.use(params.model) as runner:
+        if isinstance(text, ChatParams):
+            await suit(runner, text)
         pieces = params.with_pieces if theirs else params.return_token_strs
         tokens = await runner.tokenize(Tokenize(text, special, params.parse_special, bool(pieces)))
         length = runner.state.context_length
