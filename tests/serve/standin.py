@@ -175,6 +175,7 @@ class InProcessModels:
     """One model under the name "stories".
 
     Attributes:
+        is_loaded: as `loaded` tells it.
         most: uses at a time; more are refused.
         changes: names that requests have changed.
     """
@@ -182,6 +183,11 @@ class InProcessModels:
     def __init__(self, runner: InProcess):
         self.runner, self.uses, self.most = runner, 0, 100
         self.changes: list[str] = []
+        self.is_loaded = True
+
+    async def loaded(self, name: str | None) -> InProcess | None:
+        async with self.use(name) as runner:
+            return runner if self.is_loaded else None
 
     @asynccontextmanager
     async def use(self, name: str | None, **_: Any) -> AsyncIterator[InProcess]:

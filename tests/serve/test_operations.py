@@ -33,7 +33,12 @@ def test_slots_are_told(http: httpx.Client, runner: InProcess, monkeypatch: pyte
 
 def test_slots_tell_how_far_answers_are(models: InProcessModels, runner: InProcess):
     server = Server(models)
-    options = {"max_tokens": 5, "temperature": 0.0, "logit_bias": {1: -100.0, 4: -100.0}}
+    options = {
+        "stop": ["secret"],
+        "max_tokens": 5,
+        "temperature": 0.0,
+        "logit_bias": {1: -100.0, 4: -100.0},
+    }
 
     async def seen(http: httpx.AsyncClient) -> list[Any]:
         answer = Answer(runner, Request("Once upon a time", dict(options)), server.metrics)
@@ -64,7 +69,7 @@ def test_slots_tell_how_far_answers_are(models: InProcessModels, runner: InProce
     assert last["next_token"]["n_remain"] == 0
     assert last["n_prompt_tokens"] == last["n_prompt_tokens_processed"] > 3
     assert last["id_task"] == slot["id_task"]
-    assert "Once" not in str(states)
+    assert "Once" not in str(states) and "secret" not in str(states)
 
 
 def test_the_prefill_is_told_as_far_as_it_is(runner: InProcess, models: InProcessModels):
@@ -76,6 +81,16 @@ def test_the_prefill_is_told_as_far_as_it_is(runner: InProcess, models: InProces
         assert (slot["n_prompt_tokens"], slot["n_prompt_tokens_processed"]) == (100, 40)
         answer.decoded = 1
         assert httpx.get(f"{url}/slots").json()[0]["n_prompt_tokens_processed"] == 100
+
+
+def test_nothing_is_loaded_to_be_shown(
+    http: httpx.Client, models: InProcessModels, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(models, "is_loaded", False)
+    assert http.get("/slots?fail_on_no_slot=1").json() == []
+    answer = http.get("/props?model=stories")
+    assert answer.status_code == 503 and "/models/load" in answer.text
+    assert http.get("/props?model=absent").status_code == 404
 
 
 def test_answers_keep_their_slots():

@@ -80,6 +80,15 @@ class Models(Protocol):
         """
         ...
 
+    async def loaded(self, name: str | None) -> Runner | None:
+        """The runner of a model, which is not used: it stays no longer for that. None while it is
+        not loaded.
+
+        Raises:
+            ModelNotFound: no model has that name.
+        """
+        ...
+
     def start(self) -> None:
         """Begins to load the models that always stay; in the loop of all requests."""
         ...

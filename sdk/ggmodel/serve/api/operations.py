@@ -120,9 +120,12 @@ def routes(server: Server) -> list[Route]:
 
 
 async def props(call: Call) -> None:
-    """Describe the model as llama-server does."""
-    async with call.server.models.use(_field(call, "model")) as runner:
-        state = runner.state
+    """Describe a loaded model as llama-server does."""
+    runner = await call.server.models.loaded(_field(call, "model"))
+    if runner is None:
+        message = "the model is not loaded; a request to it, or to /models/load, loads it"
+        raise Refused(message, 503)
+    state = runner.state
     answer = Props(
         default_generation_settings=Generation(state.context_length, state.sampling),
         total_slots=state.parallel,
@@ -146,12 +149,15 @@ async def change_props(call: Call) -> None:
 
 
 async def slots(call: Call) -> None:
-    """Show the sequences of a model, and the answers in them; texts are left out."""
-    async with call.server.models.use(_field(call, "model")) as runner:
-        state, name = runner.state, runner.name
+    """Show the sequences of a model, none while it is not loaded, and the answers in them; texts
+    are left out."""
+    runner = await call.server.models.loaded(_field(call, "model"))
+    if runner is None:
+        return await call.json([])
+    state = runner.state
     if _field(call, "fail_on_no_slot") and state.running >= state.parallel:
         raise Refused("no slot is free", 503)
-    answers = call.server.metrics.under_way.slots(name, state.parallel)
+    answers = call.server.metrics.under_way.slots(runner.name, state.parallel)
     # Sequences that compute rows and other things have no answer.
     others = state.running - sum(one is not None for one in answers)
     listed = list[Slot]()
@@ -166,6 +172,8 @@ def _slot(id: int, state: State, answer: RunningAnswer | None, busy: bool) -> Sl
         return Slot(id=id, n_ctx=state.context_length, is_processing=busy)
     most = answer.options.get("max_tokens")
     begun = answer.decoded > 0
+    params = state.sampling | settings_of(answer.options)
+    params.pop("stop", None)  # texts
     return Slot(
         id=id,
         n_ctx=state.context_length,
@@ -174,7 +182,7 @@ def _slot(id: int, state: State, answer: RunningAnswer | None, busy: bool) -> Sl
         id_task=answer.number,
         n_prompt_tokens=answer.prompt_tokens,
         n_prompt_tokens_processed=answer.prompt_tokens if begun else answer.prefilled,
-        params=state.sampling | settings_of(answer.options),
+        params=params,
         next_token=NextToken(answer.decoded, -1 if most is None else most - answer.decoded),
     )
 

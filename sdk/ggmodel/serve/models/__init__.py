@@ -124,6 +124,12 @@ class ModelPool:
             entry.users -= 1
             self._done(entry, keep_alive)
 
+    async def loaded(self, name: str | None) -> Runner | None:
+        """See `Models.loaded`."""
+        entry = self._entries.get((await self._catalogue.target(name)).key)
+        runner = None if entry is None else entry.runner
+        return None if runner is None or runner.ended else runner
+
     async def _entry(self, name: str | None) -> PoolEntry:
         target = await self._catalogue.target(name)
         entry = self._entries.get(target.key)

@@ -273,6 +273,10 @@ class ReplicatedModels:
         finally:
             self._users[key] -= 1
 
+    async def loaded(self, name: str | None) -> Runner:
+        """See `Models.loaded`."""
+        return await self._started((await self._catalogue.target(name)).key)
+
     async def _started(self, key: str) -> Replicas:
         replicas = self._replicas[key]
         if not replicas.started:
