@@ -60,7 +60,7 @@ class Limits:
         serve_choices: answers to one prompt that a request may want (`n`).
         serve_connections: connections that the server keeps open.
         serve_document_characters: text of a document in a request to the server.
-        serve_document_seconds: time to read a PDF file.
+        serve_document_seconds: time to read the PDF files of a request.
         serve_fetch_bytes: an image or a sound that the server fetches from an allowed host.
         serve_fetch_seconds: time to fetch it.
         serve_files: files that the server keeps for batches, and batches.

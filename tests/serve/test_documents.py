@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import base64
 import importlib.util
+import io
+import json
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
 from ggmodel import limits
+from ggmodel.serve import document_child
 from ggmodel.serve.server import Server
 from tests.serve.conftest import serving
 from tests.serve.standin import InProcess, InProcessModels
@@ -156,6 +162,60 @@ def test_documents_are_bounded(http: httpx.Client, monkeypatch: pytest.MonkeyPat
     messages = [{"role": "user", "content": [part, part]}]
     answer = http.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 1})
     assert answer.status_code == 400 and "serve_items" in answer.text
+
+
+def test_stored_files_are_bounded_before_they_are_read(
+    http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+):
+    form = {"purpose": "user_data"}
+    id = http.post("/v1/files", files={"file": ("b.txt", b"Words")}, data=form).json()["id"]
+    part = {"type": "file", "file": {"file_id": id}}
+    monkeypatch.setattr(limits, "serve_items_bytes", 9)
+    assert ask(http, "/v1/chat/completions", part).status_code == 200
+    messages = [{"role": "user", "content": [part, part]}]
+    answer = http.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 1})
+    assert answer.status_code == 400 and "serve_items_bytes" in answer.text
+    monkeypatch.setattr(limits, "serve_items_bytes", 4)
+    monkeypatch.setattr(Path, "read_bytes", None)
+    answer = ask(http, "/v1/chat/completions", part)
+    assert answer.status_code == 400 and "serve_items_bytes" in answer.text
+
+
+@pytest.mark.parametrize("kind", ["search_result", "document"])
+def test_documents_have_no_documents_within(http: httpx.Client, kind: str):
+    block: Any = {"type": "text", "text": "A"}
+    for _ in range(2):
+        if kind == "document":
+            block = {"type": kind, "source": {"type": "content", "content": [block]}}
+        else:
+            block = {"type": kind, "title": "T", "source": "S", "content": [block]}
+    answer = ask(http, "/v1/messages", block)
+    assert answer.status_code == 400, answer.text
+    assert "supported are text and image" in answer.json()["error"]["message"]
+
+
+@needs_pypdf
+def test_a_page_has_no_more_text_than_wanted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    stdin = io.TextIOWrapper(io.BytesIO(pdf("a" * 1000)))
+    monkeypatch.setattr("sys.stdin", stdin)
+    monkeypatch.setattr(document_child, "bound", lambda memory, seconds: None)
+    document_child.main(0, 0, 10)
+    assert json.loads(capsys.readouterr().out) == {"text": "a" * 11}
+
+
+@needs_pypdf
+def test_the_pdf_files_of_a_request_share_their_time(
+    http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+):
+    clock = SimpleNamespace(monotonic=count(0, 20).__next__)  # 20 s for a file, of 30
+    monkeypatch.setattr("ggmodel.serve.documents.time", clock)
+    (path, part), *_ = parts(pdf("Once"))
+    messages = [{"role": "user", "content": [part] * 3}]
+    answer = http.post(path, json={"messages": messages, "max_tokens": 1})
+    assert answer.status_code == 400 and "content[2]" in answer.json()["error"]["param"]
+    assert "serve_document_seconds" in answer.text
 
 
 @needs_pypdf

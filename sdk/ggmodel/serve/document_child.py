@@ -34,7 +34,7 @@ def main(memory: int, seconds: int, characters: int) -> None:
     data = sys.stdin.buffer.read()
     bound(memory, seconds)
     try:
-        answer = {"text": pdf_text(data, characters)}
+        answer = {"text": pdf_text(data, characters)[: characters + 1]}
     except BaseException as error:  # such as recursion, or memory that runs out
         answer = {"error": str(error)[:200] or type(error).__name__}
     sys.stdout.write(json.dumps(answer))

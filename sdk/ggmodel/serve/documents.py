@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 import json
 import subprocess
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,9 +38,9 @@ async def document_text(call: Call, data: bytes, param: str, title: str | None =
         raise Refused(f"{param}: more documents than the limit serve_items", param=param)
     if _MAGIC in data[:_WITHIN]:
         loop = asyncio.get_running_loop()
-        text = await loop.run_in_executor(_THREADS, _pdf_text, data, param)
+        text = await loop.run_in_executor(_THREADS, _pdf_text, call, data, param)
     else:
-        text = _plain_text(data, param)
+        text = await asyncio.to_thread(_plain_text, data, param)
     if len(text) > limits.serve_document_characters:
         raise Refused(
             f"{param}: the text has more than {limits.serve_document_characters:,} characters "
@@ -61,7 +62,7 @@ def _plain_text(data: bytes, param: str) -> str:
     return text
 
 
-def _pdf_text(data: bytes, param: str) -> str:
+def _pdf_text(call: Call, data: bytes, param: str) -> str:
     """The text of a PDF file, which another process reads: it may be made to take long."""
     if importlib.util.find_spec("pypdf") is None:
         raise Refused(
@@ -69,7 +70,8 @@ def _pdf_text(data: bytes, param: str) -> str:
             f"{install_command('documents')}",
             param=param,
         )
-    seconds = limits.serve_document_seconds
+    most, begin = limits.serve_document_seconds, time.monotonic()
+    seconds = max(most - call.document_seconds, 0.0)
     bounds = [_MEMORY, int(seconds) + 1, limits.serve_document_characters]
     script = str(Path(__file__).with_name("document_child.py"))
     process = start_python(
@@ -83,8 +85,11 @@ def _pdf_text(data: bytes, param: str) -> str:
             output, _ = process.communicate(data, seconds)
         except subprocess.TimeoutExpired:
             process.kill()
-            problem = f"takes more than {seconds:g} s to read (the limit serve_document_seconds)"
-            raise Refused(f"{param}: {problem}", param=param) from None
+            problem = f"takes the request's PDF files more than {most:g} s to read"
+            message = f"{param}: {problem} (the limit serve_document_seconds)"
+            raise Refused(message, param=param) from None
+        finally:
+            call.document_seconds += time.monotonic() - begin
     try:
         answer = json.loads(output)
     except ValueError:

@@ -123,7 +123,8 @@ class Call:
         key: of the client, hashed; "" where the server wants none.
         body: of the request. path: the parameters of its path.
         finished: the answer is complete. warnings: see `warn`.
-        media_nbytes: of the images and sounds that were fetched. documents: read so far.
+        media_nbytes: of the files that were fetched or read. documents: read so far,
+            in `document_seconds` of other processes.
         interruption: the last part of a stream that cannot go on; None for the API's usual one.
         errors: the form of errors; None for the endpoint's.
         remedy: what the request might have asked for, with a prompt that is too long.
@@ -138,6 +139,7 @@ class Call:
         self.receive: Receive | None = None
         self.status, self.finished = 0, False
         self.media_nbytes = self.documents = self._sent = 0
+        self.document_seconds = 0.0
         self._alive: asyncio.Task[None] | None = None
         self.warnings: list[str] = []
         self.interruption: Callable[[Problem], bytes] | None = None
@@ -179,16 +181,20 @@ class Call:
         return await asyncio.to_thread(read_form, self.body, self.headers.get("content-type", ""))
 
     async def fetch(self, url: str, param: str) -> bytes:
-        """See `Media.fetch`; refuses files that exceed `serve_items_bytes` together, too."""
+        """See `Media.fetch` and `note_media`."""
         data = await self.server.media.fetch(url, param)
-        self.media_nbytes += len(data)
+        self.note_media(len(data), param)
+        return data
+
+    def note_media(self, nbytes: int, param: str) -> None:
+        """Counts a file of the request; refuses those that exceed `serve_items_bytes` together."""
+        self.media_nbytes += nbytes
         if self.media_nbytes > limits.serve_items_bytes:
             raise Refused(
                 f"{param} makes {self.media_nbytes:,} bytes with those before it, more than the "
                 "limit serve_items_bytes",
                 param=param,
             )
-        return data
 
     def warn(self, text: str) -> None:
         """Notes what the answer lacks, for the log and for a header of the answer."""

@@ -116,21 +116,28 @@ def _without_billing(system: str | list[Block] | None) -> str | list[Block] | No
     return [{**b, "text": text} if text else b for b, text in kept if text or not b.get("text")]
 
 
-async def _content(content: Any, where: str, call: Call) -> str | list[Part]:
+async def _content(content: Any, where: str, call: Call, inner: bool = False) -> str | list[Part]:
+    """Blocks as parts; those within a document or a search result (`inner`) have none within."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list) or not all(isinstance(one, dict) for one in content):
         raise Refused(f"{where}: expected a text or a list of blocks", param=where)
-    blocks = [await _parts(one, f"{where}[{i}]", call) for i, one in enumerate(content)]
+    blocks = [await _parts(one, f"{where}[{i}]", call, inner) for i, one in enumerate(content)]
     return simplified([part for parts in blocks for part in parts])
 
 
-async def _parts(block: Block, where: str, call: Call) -> list[Part]:
+async def _parts(block: Block, where: str, call: Call, inner: bool = False) -> list[Part]:
     kind = block.get("type")
+    if inner and kind not in ("text", "image"):
+        raise Refused(
+            f"{where}.type: {kind!r:.50} is unsupported in documents and search results; supported "
+            "are text and image",
+            param=f"{where}.type",
+        )
     if kind == "text":
         return [text_part(_text(block, "text", where))]
     if kind == "search_result":
-        content = await _content(block.get("content"), f"{where}.content", call)
+        content = await _content(block.get("content"), f"{where}.content", call, inner=True)
         heads = [_text(block, name, where) for name in ("title", "source")]
         return [text_part("\n".join(heads)), *_listed(content)]
     if kind in ("image", "document"):
@@ -158,7 +165,7 @@ async def _document(block: Block, source: Block, where: str, call: Call) -> list
         text = _text(source, "data", where)
         return [text_part(f"{title}:\n{text}" if title else text)]
     if kind == "content":
-        content = await _content(source.get("content"), f"{where}.content", call)
+        content = await _content(source.get("content"), f"{where}.content", call, inner=True)
         return [*([text_part(f"{title}:")] if title else []), *_listed(content)]
     raise Refused(
         f"{where}.type: {kind!a:.50} is unsupported; send the document as base64, url, text or "

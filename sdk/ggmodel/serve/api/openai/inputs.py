@@ -447,6 +447,7 @@ async def _file(file: Any, where: str, call: Call) -> str:
         stored = call.server.files.get(id, call.key)
         if stored is None:
             raise Refused(f"{where}: no file has the id {id!a:.100}; send file_data", param=where)
+        call.note_media(stored.nbytes, where)
         content = await asyncio.to_thread(call.server.files.path(stored).read_bytes)
         title = title or stored.filename
     return await document_text(call, content, where, title)
