@@ -22,7 +22,7 @@ import pytest
 
 from ggmodel import limits
 from ggmodel.errors import ConfigError
-from ggmodel.serve.bodies import ClientGone
+from ggmodel.serve.bodies import Bodies, ClientGone
 from ggmodel.serve.endpoint import Call, _unless_gone
 from ggmodel.serve.errors import Refused
 from ggmodel.serve.listening import _Protocol
@@ -585,3 +585,23 @@ def test_slow_hosts_hold_no_threads(head: bytes, monkeypatch: pytest.MonkeyPatch
         run(ask(link))
         ended = time.monotonic()
     assert left and max(left) < ended + 2
+
+
+@pytest.mark.parametrize("steps", range(6))
+def test_reading_a_body_is_cancelled_at_any_moment(steps: int):
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"12345", "more_body": False}
+
+    async def run() -> None:
+        bodies = Bodies()
+        reading = asyncio.ensure_future(bodies.read(receive, None))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        if reading.cancel():
+            with pytest.raises(asyncio.CancelledError):
+                await reading
+            assert bodies.held == 0
+        else:
+            assert (await reading, bodies.held) == (b"12345", 5)
+
+    asyncio.run(run())

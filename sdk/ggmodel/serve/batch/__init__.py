@@ -350,9 +350,6 @@ async def answer_all(
         while under_way:
             await write_first()
     finally:
-        # A request may end with an error instead, and be asked again: it is cancelled again.
-        while left := [task for _, task in under_way if not task.done()]:
-            for task in left:
-                task.cancel()
-            await asyncio.wait(left, timeout=_WAIT)
+        for _, task in under_way:
+            task.cancel()
         await asyncio.gather(*(task for _, task in under_way), return_exceptions=True)
