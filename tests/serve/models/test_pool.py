@@ -353,6 +353,20 @@ class TestKeepAlive:
 
         loop.run(work())
 
+    def test_a_look_is_no_use(self, loop: Loop):
+        async def work() -> None:
+            pool, engines = pool_of(keep_alive=0)
+            assert await pool.loaded("m1") is None and not engines.loaded
+            async with pool.use("m1", keep_alive=-1) as runner:
+                pass
+            assert await pool.loaded("m1") is runner
+            await settled()
+            assert engines.loaded == ["m1"]
+            await pool.unload("m1")
+            assert await pool.loaded("m1") is None
+
+        loop.run(work())
+
     def test_no_longer_than_a_calendar_has(self, loop: Loop):
         async def work() -> None:
             for server in (1e300, 0.0):
