@@ -70,7 +70,7 @@ class NamedTool(Struct):
     name: str
 
 
-class AllowedTool(Struct):
+class NamedChoice(Struct):
     type: str = "function"
     function: NamedTool | None = None
     custom: NamedTool | None = None
@@ -84,10 +84,10 @@ class AllowedTool(Struct):
 
 class AllowedTools(Struct):
     mode: Literal["auto", "required"]
-    tools: list[AllowedTool]
+    tools: list[NamedChoice]
 
 
-class ToolChoice(AllowedTool):
+class ToolChoice(NamedChoice):
     allowed_tools: AllowedTools | None = None
 
 
