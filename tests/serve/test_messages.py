@@ -113,7 +113,7 @@ def test_results_of_tools_are_messages_of_their_own(claude: anthropic.Anthropic)
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "source: is missing"),
         ({"messages": [{"role": "judge", "content": "x"}]}, "'judge' is none of user, assist"),
         ({"max_tokens": None}, "max_tokens"),
-        ({"tools": [{"type": "bash", "name": ""}, {"type": "x"}]}, "no known type of tool; send a"),
+        ({"tools": [{"type": "bash", "name": ""}, {"type": "x"}]}, "is unsupported; send a"),
         ({"tool_choice": {"type": "tool"}}, "tool_choice.name: is missing"),
         ({"tool_choice": {"type": "any"}}, "no tools to choose from"),
         ({"temperature": "hot"}, "temperature"),

@@ -1,9 +1,9 @@
-"""Bodies of requests: read within limits."""
+"""Bodies of requests: read within limits, and texts in them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
 from functools import cache
 from types import NoneType, UnionType
@@ -218,3 +218,19 @@ def _too_large() -> Refused:
         413,
         code="request_too_large",
     )
+
+
+def text_of(value: object, where: str) -> str:
+    """A value of a request, which has to be a text.
+
+    Raises:
+        Refused: it is none.
+    """
+    if not isinstance(value, str):
+        raise Refused(f"{where}: expected a text, got {type(value).__name__}", param=where)
+    return value
+
+
+def field_text(fields: Mapping[str, Any], name: str, where: str) -> str:
+    """See `text_of`; of a field."""
+    return text_of(fields.get(name), f"{where}.{name}")

@@ -26,11 +26,6 @@ _HOSTED = {
     "Anthropic": "web_search web_fetch code_execution tool_search_tool_bm25 "
     "tool_search_tool_regex mcp_toolset advisor",
 }
-# Types of the tools that clients run, with parameters that a type implies.
-_CLIENTS = {
-    "OpenAI": "custom apply_patch shell local_shell namespace",
-    "Anthropic": "bash text_editor computer memory computer_toolset browser_toolset",
-}
 
 
 class Tool(Protocol):
@@ -75,10 +70,9 @@ def callable_tools(
         elif family in _HOSTED[api].split():
             call.warn(f"{where}: {tool.type!a:.60} runs on {api}'s servers only, and is left out")
         else:
-            reason = "unsupported" if family in _CLIENTS[api].split() else "no known type of tool"
             label = f"{tool.type!a:.60} ({tool.name!a:.60})" if tool.name else f"{tool.type!a:.60}"
             raise Refused(
-                f"{where}.type: {label} is {reason}; send a function with a name and parameters",
+                f"{where}.type: {label} is unsupported; send a function with a name and parameters",
                 param=f"{where}.type",
             )
     return kept

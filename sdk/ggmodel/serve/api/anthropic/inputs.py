@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from ...bodies import field_text
 from ...chat_requests import Message, Part, check_count, item_part, simplified, text_part, tool_call
 from ...documents import document_text
 from ...endpoint import Call
@@ -64,7 +65,7 @@ async def _user(role: str, blocks: list[Block], where: str, call: Call) -> list[
     for i, block in enumerate(blocks):
         place = f"{where}[{i}]"
         if block.get("type") == "tool_result":
-            id = _text(block, "tool_use_id", place)
+            id = field_text(block, "tool_use_id", place)
             content = await _content(block.get("content") or "", f"{place}.content", call)
             messages.append({"role": "tool", "tool_call_id": id, "content": content})
         elif not _left_out(block, place, call):
@@ -81,10 +82,10 @@ async def _assistant(blocks: list[Block], where: str, call: Call) -> Message:
     for i, block in enumerate(blocks):
         place, kind = f"{where}[{i}]", block.get("type")
         if kind == "tool_use":
-            id, name = _text(block, "id", place), _text(block, "name", place)
+            id, name = field_text(block, "id", place), field_text(block, "name", place)
             calls.append(tool_call(id, name, block.get("input")))
         elif kind == "thinking":
-            thoughts.append(_text(block, "thinking", place))
+            thoughts.append(field_text(block, "thinking", place))
         elif kind != "redacted_thinking" and not _left_out(block, place, call):
             parts += await _parts(block, place, call)
     message: Message = {"role": "assistant"}
@@ -135,10 +136,10 @@ async def _parts(block: Block, where: str, call: Call, inner: bool = False) -> l
             param=f"{where}.type",
         )
     if kind == "text":
-        return [text_part(_text(block, "text", where))]
+        return [text_part(field_text(block, "text", where))]
     if kind == "search_result":
         content = await _content(block.get("content"), f"{where}.content", call, inner=True)
-        heads = [_text(block, name, where) for name in ("title", "source")]
+        heads = [field_text(block, name, where) for name in ("title", "source")]
         return [text_part("\n".join(heads)), *_listed(content)]
     if kind in ("image", "document"):
         source, where = block.get("source"), f"{where}.source"
@@ -162,7 +163,7 @@ async def _document(block: Block, source: Block, where: str, call: Call) -> list
         data = await _data(source, where, call)
         return [text_part(await document_text(call, data, where, title))]
     if kind == "text":
-        text = _text(source, "data", where)
+        text = field_text(source, "data", where)
         return [text_part(f"{title}:\n{text}" if title else text)]
     if kind == "content":
         content = await _content(source.get("content"), f"{where}.content", call, inner=True)
@@ -180,13 +181,5 @@ def _listed(content: str | list[Part]) -> list[Part]:
 
 async def _data(source: Block, where: str, call: Call) -> bytes:
     if source.get("type") == "url":
-        return await call.fetch(_text(source, "url", where), f"{where}.url")
-    return from_base64(_text(source, "data", where), f"{where}.data")
-
-
-def _text(block: Block, name: str, where: str) -> str:
-    value = block.get(name)
-    if not isinstance(value, str):
-        where = f"{where}.{name}"
-        raise Refused(f"{where}: expected a text, got {type(value).__name__}", param=where)
-    return value
+        return await call.fetch(field_text(source, "url", where), f"{where}.url")
+    return from_base64(field_text(source, "data", where), f"{where}.data")

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from msgspec import UNSET, Struct
+from msgspec import UNSET
 from starlette.routing import Route
 
 from ....chat.template import KEY as TEMPLATE
@@ -20,12 +20,12 @@ from ....gguf_file import JoinedSource
 from ....names import find, find_stored
 from ....names.modelfile import Modelfile, describe
 from ...endpoint import Answers, Call, route
-from ...errors import Refused
 from ...infill import fills
 from ...models.catalogue import header_of
 from ...pool import ListedModel, best_name
 from ...requests import template_abilities
 from ...server import Server
+from .manage import NameRequest
 from .schemas import OLLAMA, PlainMessage, ShownModel, ShownTensor, details, moment
 
 _LONG = 5  # items of a list that is told only where all is wanted
@@ -37,11 +37,7 @@ _ENCODERS = {
 _KEY_WIDTH = 30  # of names of parameters, in Ollama's list
 
 
-class ShowRequest(Struct, kw_only=True):
-    """`name` is the older word for `model`."""
-
-    model: str | None = None
-    name: str | None = None
+class ShowRequest(NameRequest, kw_only=True):
     verbose: bool | None = None
 
 
@@ -53,10 +49,7 @@ def routes(server: Server) -> list[Route]:
 async def show(call: Call) -> None:
     """Describe a model, in Ollama's format. It is not loaded for that."""
     params = await call.decode(ShowRequest)
-    name = params.model or params.name
-    if not name:
-        raise Refused("model: is missing", param="model")
-    listed = await call.server.models.listed()
+    name, listed = params.target, await call.server.models.listed()
     await call.json(await asyncio.to_thread(_described, name, listed, bool(params.verbose)))
 
 

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from ....bounds import limits
+from ...bodies import text_of
 from ...chat import ChatProtocol
 from ...chat_requests import Message, Part, check_count, item_part, simplified, text_part, tool_call
 from ...documents import document_text
@@ -402,18 +403,18 @@ async def _content(parts: list[dict[str, Any]], where: str, call: Call) -> str |
 async def _part(part: dict[str, Any], where: str, call: Call) -> Part:
     kind = part.get("type")
     if kind in ("text", "refusal", "input_text", "output_text"):
-        return text_part(_text(part.get("refusal" if kind == "refusal" else "text"), where))
+        return text_part(text_of(part.get("refusal" if kind == "refusal" else "text"), where))
     if kind in _URLS:
         source = part.get(kind)
         url = source.get("url") if isinstance(source, dict) else source
         where = f"{where}.{kind}.url"
-        return item_part(_URLS[str(kind)], await call.fetch(_text(url, where), where))
+        return item_part(_URLS[str(kind)], await call.fetch(text_of(url, where), where))
     if kind == "input_image":
         where = f"{where}.image_url"
-        return item_part("image", await call.fetch(_text(part.get("image_url"), where), where))
+        return item_part("image", await call.fetch(text_of(part.get("image_url"), where), where))
     if kind == "input_audio":
         source, where = part.get("input_audio"), f"{where}.input_audio.data"
-        data = _text(source.get("data") if isinstance(source, dict) else None, where)
+        data = text_of(source.get("data") if isinstance(source, dict) else None, where)
         if data[:5].lower() == "data:":
             return item_part("audio", await call.fetch(data, where))
         return item_part("audio", from_base64(data, where))
@@ -435,15 +436,15 @@ async def _file(file: Any, where: str, call: Call) -> str:
     title = name if isinstance(name, str) else None
     if (data := file.get("file_data")) is not None:
         where = f"{where}.file_data"
-        data = _text(data, where)
+        data = text_of(data, where)
         is_url = data[:5].lower() == "data:"
         content = await call.fetch(data, where) if is_url else from_base64(data, where)
     elif (url := file.get("file_url")) is not None:
         where = f"{where}.file_url"
-        content = await call.fetch(_text(url, where), where)
+        content = await call.fetch(text_of(url, where), where)
     else:
         where = f"{where}.file_id"
-        id = _text(file.get("file_id"), where)
+        id = text_of(file.get("file_id"), where)
         stored = call.server.files.get(id, call.key)
         if stored is None:
             raise Refused(f"{where}: no file has the id {id!a:.100}; send file_data", param=where)
@@ -451,9 +452,3 @@ async def _file(file: Any, where: str, call: Call) -> str:
         content = await asyncio.to_thread(call.server.files.path(stored).read_bytes)
         title = title or stored.filename
     return await document_text(call, content, where, title)
-
-
-def _text(value: object, where: str) -> str:
-    if not isinstance(value, str):
-        raise Refused(f"{where}: expected a text, got {type(value).__name__}", param=where)
-    return value

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from ...bodies import field_text
 from ...chat_requests import check_count
 from ...endpoint import Call
 from ...errors import Refused, wrong_body
@@ -83,13 +84,13 @@ def _message(item: Item, where: str) -> ChatMessage:
 
 def _call(item: Item, kind: str, where: str, before: list[ChatMessage]) -> ChatMessage | None:
     """A message with a call; None if the message before took it, since it is the model's, too."""
-    arguments, id = item.get(_CALLS[kind]), _text(item, "call_id", where)
+    arguments, id = item.get(_CALLS[kind]), field_text(item, "call_id", where)
     if kind in ("function_call", "custom_tool_call"):
-        name = flat_name(_text(item, "name", where), item.get("namespace"))
+        name = flat_name(field_text(item, "name", where), item.get("namespace"))
     else:
         name = kind.removesuffix("_call")
     if kind == "custom_tool_call":
-        call = ToolCall(id=id, custom=CustomCall(name, _text(item, "input", where)))
+        call = ToolCall(id=id, custom=CustomCall(name, field_text(item, "input", where)))
     else:
         if kind == "local_shell_call" and isinstance(arguments, dict):
             arguments = {key: value for key, value in arguments.items() if key != "type"}
@@ -105,7 +106,7 @@ def _call(item: Item, kind: str, where: str, before: list[ChatMessage]) -> ChatM
 def _output(item: Item, where: str) -> ChatMessage:
     """The result of a call: a text, parts of a content, or what a shell or patch came to."""
     by_id = item["type"] == "local_shell_call_output" and "call_id" not in item
-    id, output = _text(item, "id" if by_id else "call_id", where), item.get("output")
+    id, output = field_text(item, "id" if by_id else "call_id", where), item.get("output")
     if item["type"] == "apply_patch_call_output":
         output = "\n".join(str(one) for one in (item.get("status"), output) if one)
     elif item["type"] == "shell_call_output":
@@ -117,10 +118,3 @@ def _reasoning(item: Item) -> str:
     parts = item.get("content") or item.get("summary") or ()
     texts = [part.get("text") for part in parts if isinstance(part, dict)]
     return "\n".join(text for text in texts if isinstance(text, str))
-
-
-def _text(item: Item, name: str, where: str) -> str:
-    value = item.get(name)
-    if not isinstance(value, str):
-        raise Refused(f"{where}.{name}: expected a text", param=f"{where}.{name}")
-    return value
