@@ -61,6 +61,38 @@ def test_a_line_has_status_time_and_tokens(
     assert re.fullmatch(rf"{BEGIN}GET /nowhere 404 {SECONDS}", absent)
 
 
+def test_answers_that_nobody_waits_for_have_their_own_lines(
+    models: InProcessModels, capsys: pytest.CaptureFixture[str]
+):
+    server = Server(models, Settings(log_requests=True))
+    ask: Any = {"model": "stories", "max_tokens": 2, "messages": [{"role": "user", "content": "a"}]}
+    requests = [{"custom_id": "a", "params": ask}, {"custom_id": "b", "params": {"model": "no"}}]
+    with serving(server) as url, httpx.Client(base_url=url, timeout=60) as http:
+        answer = http.post("/v1/messages/batches", json={"requests": requests})
+        batch = f"/v1/messages/batches/{answer.json()['id']}"
+        begun = {"model": "stories", "input": "a", "max_output_tokens": 2, "background": True}
+        response = f"/v1/responses/{http.post('/v1/responses', json=begun).json()['id']}"
+        last = time.monotonic() + 30
+        while (
+            http.get(batch).json()["processing_status"] != "ended"
+            or http.get(response).json()["status"] == "in_progress"
+        ):
+            assert time.monotonic() < last
+            time.sleep(0.02)
+        error = http.get(f"{batch}/results").text.splitlines()[1]
+    assert '"request_id":"req_' in error and answer.headers["request-id"] not in error
+    ends = [line.partition(" POST ")[2] for line in capsys.readouterr().err.splitlines()]
+    tokens = r"model=stories in=[1-9]\d* out=2"
+    for expected in (
+        rf"/v1/messages/batches 200 {SECONDS}",
+        rf"/v1/messages 200 {SECONDS} {tokens}",
+        rf"/v1/messages 400 {SECONDS}",
+        rf"/v1/responses 200 {SECONDS} model=stories",
+        rf"/v1/responses 200 {SECONDS} {tokens}",
+    ):
+        assert len([one for one in ends if re.fullmatch(expected, one)]) == 1, (expected, ends)
+
+
 def test_a_line_is_one_short_line_whatever_is_asked(capsys: pytest.CaptureFixture[str]):
     ask: Any = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1}
     wrong, long = lines_of(

@@ -10,6 +10,7 @@ from .answers import Answer, all_whole
 from .chat import ChatProtocol
 from .chat_requests import check_logprobs
 from .errors import Refused, problem_of
+from .monitoring import recorded
 
 T = TypeVar("T")
 _MOST = 256  # answers; each holds a request
@@ -90,13 +91,17 @@ class Background:
             answers = [Answer(chat.runner, one, server.metrics, chat.form) for one in requests]
             chat.keep_begun()
             begun.set_result(None)
-            try:
-                replies = await asyncio.wait_for(
-                    all_whole(answers), server.settings.timeout or None
-                )
-                await chat.whole(replies)
-            except asyncio.CancelledError:
-                chat.keep_ended("cancelled", "it was cancelled")
-                raise
-            except Exception as error:
-                chat.keep_ended("failed", problem_of(error).message)
+            with recorded(chat.call.scope, server.log, chat.params.model) as record:
+                try:
+                    replies = await asyncio.wait_for(
+                        all_whole(answers), server.settings.timeout or None
+                    )
+                    await chat.whole(replies)
+                    record.status = 200
+                except asyncio.CancelledError:
+                    chat.keep_ended("cancelled", "it was cancelled")
+                    raise
+                except Exception as error:
+                    problem = problem_of(error)
+                    record.status = problem.status
+                    chat.keep_ended("failed", problem.message)

@@ -121,7 +121,7 @@ class Call:
 
     Attributes:
         key: of the client, hashed; "" where the server wants none.
-        body: of the request. path: the parameters of its path.
+        scope: of ASGI. body: of the request. path: the parameters of its path.
         finished: the answer is complete. warnings: see `warn`.
         media_nbytes: of the files that were fetched or read. documents: read so far,
             in `document_seconds` of other processes.
@@ -131,7 +131,7 @@ class Call:
     """
 
     def __init__(self, server: Server, scope: Mapping[str, Any], send: Send):
-        self.server, self._scope, self._send = server, scope, send
+        self.server, self.scope, self._send = server, scope, send
         self.headers = Headers(scope=scope)  # type: ignore[arg-type]
         self.path: Mapping[str, Any] = scope.get("path_params", {})
         self.key: str = scope.get("ggmodel.key", "")
@@ -149,17 +149,17 @@ class Call:
     @property
     def routes(self) -> Sequence[Any]:
         """All routes of the application."""
-        return self._scope["app"].routes
+        return self.scope["app"].routes
 
     @property
     def base_url(self) -> str:
         """The URL of this server as the client calls it, perhaps through a proxy."""
-        scheme = self.headers.get("x-forwarded-proto", self._scope["scheme"])
+        scheme = self.headers.get("x-forwarded-proto", self.scope["scheme"])
         return f"{'https' if scheme == 'https' else 'http'}://{self.headers.get('host', '')}"
 
     @property
     def query(self) -> str:
-        return self._scope["query_string"].decode("latin-1")
+        return self.scope["query_string"].decode("latin-1")
 
     async def decode(self, kind: type[T]) -> T:
         """The body as JSON of this type.
@@ -242,7 +242,7 @@ class Call:
             headers: their names with _ for -.
         """
         await self.start(status, {"content_length": str(len(body)), **headers}, media_type)
-        if self._scope["method"] == "HEAD":
+        if self.scope["method"] == "HEAD":
             body = b""
         await self.send(body, more=False)
 
@@ -289,7 +289,7 @@ class Call:
         listed = [(b"content-type", media_type.encode())]
         if self.warnings:
             text = "; ".join(self.warnings)[:_LONGEST]
-            logger.warning("%s: %s", ascii(self._scope["path"])[:_LONGEST], text)
+            logger.warning("%s: %s", ascii(self.scope["path"])[:_LONGEST], text)
             listed.append((WARNINGS.encode(), text.encode()))
         listed += [(k.replace("_", "-").encode(), v.encode("latin-1")) for k, v in headers.items()]
         message = {"type": "http.response.start", "status": status, "headers": listed}

@@ -7,8 +7,8 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from queue import Full, Queue
@@ -122,6 +122,22 @@ class RequestLog:
             with suppress(OSError, ValueError):
                 sys.stderr.write(line + "\n")
                 sys.stderr.flush()
+
+
+@contextmanager
+def recorded(
+    scope: Mapping[str, Any], log: RequestLog | None, model: str | None
+) -> Iterator[RequestRecord]:
+    """A record of what goes on after the answer to a request; its end has a span and a line."""
+    request = RequestRecord(request_id() or "", time.monotonic(), model=model or "")
+    token = _current.set(request)
+    try:
+        yield request
+    finally:
+        _current.reset(token)
+        record_span(scope, request)
+        if log is not None:
+            log.add(_line(scope, request))
 
 
 _KEPT_BYTES = 4 << 20  # of a body that is logged

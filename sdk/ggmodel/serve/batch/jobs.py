@@ -9,11 +9,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
-from starlette.applications import Starlette
 
 from ...bounds import limits
 from ...errors import Error, FormatError
@@ -21,9 +20,6 @@ from ...storage import naming
 from ..errors import Refused
 from . import AnswerFile, AnswerLine, RequestFile, RequestLine, answer_all, ask
 from .store import FileStore, StoredFile
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 logger = logging.getLogger("ggmodel.serve")
 
@@ -73,13 +69,13 @@ class Job(Struct, kw_only=True):
 class Jobs:
     """Batches by their id. One is answered at a time."""
 
-    def __init__(self, store: FileStore, routes: Callable[[], Sequence[Any]]):
+    def __init__(self, store: FileStore, make_app: Callable[[], Any]):
         """Reads what an earlier server left.
 
         Args:
-            routes: the endpoints that answer.
+            make_app: makes the ASGI application that answers.
         """
-        self._store, self._routes = store, routes
+        self._store, self._make_app = store, make_app
         self._jobs: dict[str, Job] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._free, self._closed = asyncio.Lock(), False
@@ -212,7 +208,7 @@ class Jobs:
         job.status, job.begun, job.total = "in_progress", int(time.time()), requests.count
         await asyncio.to_thread(self._count, job)
         self._save(job)
-        app = Starlette(routes=list(self._routes()))
+        app = self._make_app()
         room = limits.serve_files_bytes
 
         async def answer(url: str, body: bytes) -> tuple[int, bytes]:
