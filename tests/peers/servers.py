@@ -55,6 +55,7 @@ def both(file: Path, embedding: bool = False) -> Iterator[Both]:
             base_url=address, timeout=60, limits=httpx.Limits(keepalive_expiry=1)
         ) as theirs,
     ):
+        ours.post("/models/load", json={"model": file.stem}).raise_for_status()
         yield Both(ours, theirs)
 
 

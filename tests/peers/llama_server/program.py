@@ -48,7 +48,8 @@ def arguments(given: list[str]) -> list[str]:
     found = ["serve"]
     if asked.model or asked.hf_repo:
         model = _model(asked)
-        found.append(f"{(asked.alias or model.stem).split(',')[0]}={model}")
+        name = (asked.alias or model.stem).split(",")[0]
+        found += [f"{name}={model}", "--pin", name]  # loaded at the start, as theirs
     found += ["--only", "--any-name", "--drain", "1", "--gpu-layers", "0"]
     parallel = int(asked.parallel or 4)
     if asked.ctx_size:  # llama-server shares it among the sequences
