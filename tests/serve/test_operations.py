@@ -83,13 +83,14 @@ def test_the_prefill_is_told_as_far_as_it_is(runner: InProcess, models: InProces
         assert httpx.get(f"{url}/slots").json()[0]["n_prompt_tokens_processed"] == 100
 
 
-def test_nothing_is_loaded_to_be_shown(
+def test_nothing_is_loaded_to_be_shown_but_properties(
     http: httpx.Client, models: InProcessModels, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(models, "is_loaded", False)
     assert http.get("/slots?fail_on_no_slot=1").json() == []
-    answer = http.get("/props?model=stories")
+    answer = http.get("/props?model=stories&autoload=false")
     assert answer.status_code == 503 and "/models/load" in answer.text
+    assert http.get("/props?model=stories").json()["total_slots"] > 0
     assert http.get("/props?model=absent").status_code == 404
 
 

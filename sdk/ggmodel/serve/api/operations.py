@@ -120,12 +120,18 @@ def routes(server: Server) -> list[Route]:
 
 
 async def props(call: Call) -> None:
-    """Describe a loaded model as llama-server does."""
-    runner = await call.server.models.loaded(_field(call, "model"))
-    if runner is None:
+    """Describe a model as llama-server does; one that is not loaded is, but for
+    `autoload=false`."""
+    name = _field(call, "model")
+    runner = await call.server.models.loaded(name)
+    if runner is not None:
+        state = runner.state
+    elif _field(call, "autoload") == "false":
         message = "the model is not loaded; a request to it, or to /models/load, loads it"
         raise Refused(message, 503)
-    state = runner.state
+    else:
+        async with call.server.models.use(name) as runner:
+            state = runner.state
     answer = Props(
         default_generation_settings=Generation(state.context_length, state.sampling),
         total_slots=state.parallel,
