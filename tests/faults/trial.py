@@ -234,10 +234,14 @@ class Trials:
 
     def _other(self, fault: Fault, subject: Subject, models: Path) -> Iterator[tuple[str, bool]]:
         """The keys of a fault whose other numbers in config.json give other results than those of
-        the true model, and whether they are refused."""
-        config = subject.golden.config
+        the true model, and whether they are refused. Numbers that move nothing in the reference
+        are none: what is right there nobody says."""
+        assert isinstance(subject.golden, Golden)
+        config, moving = subject.golden.config, subject.golden.changes
         for path, value in changes.numbers(config):
             key = path.rpartition(".")[2]
+            if moving and path not in moving:
+                continue
             for other in changes.others(value) if key in fault.blames else ():
                 varied = changes.changed(config, path, other)
                 got, true = (_last(subject, varied, m) for m in (models, None))
