@@ -104,6 +104,7 @@ class Batch:
         positions: I32 [n], the places in their sequences. For a model with `Model.positions` of
             its own I32 [k · n], these, one component after the other.
         outputs: I32 [m], rows to give results for; not empty while recording.
+        n_outputs: m of the steps to compute; 0 where they fill the cache alone.
         cache: the memory of each layer, a `LayerMemory` or an object of the cache's own.
         states: F32 [width, outputs], the hidden states of `outputs`, once they are recorded.
         multimodal: F32 [width, rows], the rows of the images and other items that belong to inputs
@@ -120,7 +121,7 @@ class Batch:
         components: int = 0,
     ):
         self.ctx = ctx
-        self.size = size
+        self.size, self.n_outputs = size, n_outputs
         self.cache = [cache[layer] for layer in sorted(cache)]
         self.states: Tensor | None = None
         self._rows, width, *self._widths = embedded

@@ -133,8 +133,12 @@ class Routing:
             return ""
         return f"the reference chooses experts in {theirs} modules, the model in {ours}"
 
-    def replace(self, graph: Graph, result: Node) -> None:
-        """Makes an input of each choice in a recorded graph."""
+    def replace(self, graph: Graph, result: Node, outputs: Node | None) -> None:
+        """Makes an input of each choice in a recorded graph.
+
+        Args:
+            outputs: the rows of the outputs where a step has none: what reads them is not computed.
+        """
         choices = _choices(graph, result)
         names = list[str]()
         for node in choices:
@@ -146,6 +150,8 @@ class Routing:
         for name, node in zip(names, choices, strict=True):
             scores = node.sources[0]
             assert scores is not None
+            if outputs is not None and outputs in _sources_of(scores):
+                continue
             self._scores[scores.uid] = name, 1 if node.attrs.get("descending") else -1
             graph.forward(scores)  # a selection bias is read by nothing else
             self._feed(graph, node, self.modules.index(name))
@@ -197,7 +203,7 @@ def routed(model: LoadedModel, routers: Sequence[Router] = ()) -> Iterator[Routi
     def replaced(name: str, ctx: Context, batch: Batch) -> Tensor:
         result = recorded[name](ctx, batch)
         if routing.routers:
-            routing.replace(ctx.graph, result)
+            routing.replace(ctx.graph, result, None if batch.n_outputs else batch.outputs)
         return result
 
     vars(net).update({name: partial(replaced, name) for name in recorded})
@@ -217,16 +223,22 @@ def watched(model: LoadedModel, routing: Routing, numbers: np.ndarray) -> np.nda
     return watch_text(model, numbers, begin)
 
 
-def _choices(graph: Graph, result: Node) -> list[Node]:
-    """The ops that sort scores and so choose experts, in the order recorded."""
-    stack, visited, choices = [result, *graph.schedule], set[int](), dict[int, Node]()
+def _sources_of(*nodes: Node) -> Iterator[Node]:
+    """Nodes, and all that they are computed from."""
+    stack, visited = list(nodes), set[int]()
     while stack:
         node = stack.pop()
-        if node.op is None or node.uid in visited:
-            continue
-        visited.add(node.uid)
-        stack += [source for source in node.sources if source is not None]
-        if node.op.name == "mulmat_id":
+        if node.uid not in visited:
+            visited.add(node.uid)
+            yield node
+            stack += [source for source in node.sources if source is not None]
+
+
+def _choices(graph: Graph, result: Node) -> list[Node]:
+    """The ops that sort scores and so choose experts, in the order recorded."""
+    choices = dict[int, Node]()
+    for node in _sources_of(result, *graph.schedule):
+        if node.op is not None and node.op.name == "mulmat_id":
             ids = node.sources[2]
             while ids is not None and ids.op is not None and ids.op.name in _MOVES:
                 ids = ids.sources[0]
