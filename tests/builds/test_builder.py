@@ -182,3 +182,18 @@ class TestSource:
         monkeypatch.setattr(builder.subprocess, "run", lambda *_, **__: failed)
         with pytest.raises(NativeError, match=message):
             builder.source_folder(tmp_path / "cache")
+
+
+@pytest.mark.parametrize("takes", [True, False])
+def test_stores_that_gcc_would_drop_are_kept(
+    takes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    compiler = tmp_path / "c++"
+    compiler.write_text(f"#!/bin/sh\nexit {0 if takes else 1}\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setenv("CXXFLAGS", "-g")
+    expected = ["-DCMAKE_CXX_FLAGS=-fno-tree-dse -fno-dse -g"] if takes else []
+    assert builder._kept_stores() == expected
+    monkeypatch.setenv("CXX", str(tmp_path / "absent"))
+    assert builder._kept_stores() == []

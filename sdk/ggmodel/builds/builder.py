@@ -252,7 +252,7 @@ def _compile(
     progress(0.0, "configuring")
     # Drops the options of an earlier build, and keeps its objects that are still valid.
     how = ["--fresh", "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
-    what = ["-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", *requested(options)]
+    what = ["-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", *_kept_stores(), *requested(options)]
     try:
         _run([cmake, *how, "-S", str(root), "-B", str(work), *what])
     except NativeError as error:
@@ -267,6 +267,23 @@ def _compile(
 
     # Ninja ends its compilers when it is ended; cmake --build would leave them.
     _run([ninja, "-C", str(work), f"-j{_jobs()}", *targets], show)
+
+
+def _kept_stores() -> list[str]:
+    """An option of cmake for GCC, which takes ldtilecfg for a read of eight bytes and drops stores
+    to the others: the first product by AMX then is an illegal instruction. Empty for compilers that
+    do not take the flags."""
+    compiler, flags = os.environ.get("CXX", "c++"), ["-fno-tree-dse", "-fno-dse"]
+    try:
+        taken = subprocess.run(
+            [*shlex.split(compiler), *flags, "-Werror", "-x", "c++", "-E", os.devnull],
+            capture_output=True,
+            timeout=60,
+        )
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return []
+    words = [*flags, os.environ.get("CXXFLAGS", "")]
+    return [] if taken.returncode else [f"-DCMAKE_CXX_FLAGS={' '.join(words).strip()}"]
 
 
 def _jobs() -> int:
