@@ -25,7 +25,14 @@ from ggmodel.workbench.activations import errors
 from ggmodel.workbench.diff import diff
 from ggmodel.workbench.diff.inputs import fitting_context, placeholder_of, same_tokens
 from ggmodel.workbench.diff.preparation import _same_data, same_item
-from ggmodel.workbench.diff.report import Diff, ModuleDiff, Wiring, judge, worst
+from ggmodel.workbench.diff.report import (
+    Diff,
+    ModuleDiff,
+    Wiring,
+    blame_left_out,
+    judge,
+    worst,
+)
 from tests.faults.source import MODELS, spelled
 from tests.golden.files import HERE as GOLDENS
 from tests.golden.gemma3 import cases as gemma3
@@ -514,6 +521,26 @@ def test_a_wrong_permutation_of_queries(vary):
     found = compared("llama", vary(source, tensors={"blk.1.attn_q.weight": q}))
     assert found.first is not None
     assert found.first.path == "layers[1].attn.q"
+
+
+@pytest.mark.parametrize(
+    ("name", "of_text", "blamed"),
+    [
+        (None, 1e-12, "projector"),
+        (None, 1e-3, "embed"),  # the text differs, too
+        (None, None, "embed"),
+        ("mm.proj", 1e-12, "embed"),  # it is compared
+    ],
+)
+def test_a_projector_that_is_not_compared_is_named(
+    name: str | None, of_text: float | None, blamed: str
+):
+    projector = ModuleDiff("projector", name, "Projector", bound=1e-8, verdict="unpaired")
+    embed = ModuleDiff("embed", "embed", "Embedding", bound=1e-8, verdict="diverges")
+    norm = ModuleDiff("norm", "norm", "RMSNorm", bound=1e-8, verdict="follows", of_text=of_text)
+    rows = [projector, embed, norm]
+    blame_left_out(rows, Wiring(readers={embed: [(norm, False)]}, tower=[projector]))
+    assert [row.path for row in rows if row.wrong] == [blamed]
 
 
 @pytest.mark.parametrize(

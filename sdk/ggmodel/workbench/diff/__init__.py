@@ -35,7 +35,16 @@ from ..observe import (
 )
 from ..routers import Routing, routed
 from .inputs import fitting_context, placeholder_of
-from .report import GROWTH, Diff, ModuleDiff, Wiring, blame_author, judge, within
+from .report import (
+    GROWTH,
+    Diff,
+    ModuleDiff,
+    Wiring,
+    blame_author,
+    blame_left_out,
+    judge,
+    within,
+)
 
 _MOST = 4096  # rows that are matched: their distances are a square matrix
 
@@ -119,6 +128,7 @@ def _diff(model: LoadedModel, reference: Activations, routing: Routing) -> Diff:
         model.engine.images.modality(kind).check(kind, taken.values)
         embeddings = watch_item(model, kind, taken, comparing.begin_tower)
         numbers = prompt_with(model, ids, placeholder_of(reference.config, kind), embeddings)
+        comparing.of_text = numbers >= 0
     watch_text(model, numbers, comparing.begin)
     rows = comparing.finish()
     if all(row.result is None for row in rows):
@@ -207,6 +217,7 @@ class _Comparing:
         self.pairs = {p.path: p for p in pairs(model.model, reference.tensors)}
         self.rows: list[ModuleDiff] = []
         self._wiring, self._orders = Wiring(cached=input_errors or {}), Orders()
+        self.of_text: np.ndarray | None = None  # which tokens are no rows of an item
         self._in_tower = False
         self._places: dict[str, ModuleDiff] = {}  # names of ops → modules
         self._known: set[str] = set()
@@ -298,6 +309,8 @@ class _Comparing:
             # The nearest of several tensors that the reference's module returns is meant.
             if best is None or error.nmse < best.nmse:
                 setattr(row, side, error)
+                if side == "input" and not self._in_tower:
+                    row.of_text = self._text_error(ours, fitting)
         if (
             side == "input"
             and row.input is not None
@@ -305,6 +318,13 @@ class _Comparing:
             and row.input.nmse > row.bound
         ):
             row.reads = self._reading(ours, row)
+
+    def _text_error(self, ours: np.ndarray, theirs: np.ndarray) -> float | None:
+        """See `ModuleDiff.of_text`."""
+        text = self.of_text
+        if text is None or ours.ndim != 2 or len(ours) != len(text):
+            return None
+        return errors(ours[text], theirs[text]).nmse
 
     def _reading(self, ours: np.ndarray, row: ModuleDiff) -> str:
         """The sibling of its kind whose counterpart has the input that this one has; "" if there is
@@ -387,6 +407,7 @@ class _Comparing:
             self._judge_functions()
             self._judge_routers()
         blame_author(self.rows, self._wiring, self._places)
+        blame_left_out(self.rows, self._wiring)
         return self.rows
 
     def _judge_functions(self) -> None:

@@ -41,6 +41,8 @@ class ModuleDiff:
             has it, and nothing here reads its weights. "unpaired", "unjudged": see the note.
         reads: the reference's module, by its name in the checkpoint, that is given the tensor that
             this one reads, while its own counterpart is given another.
+        of_text: the NMSE of its input's rows for tokens of the text, where the prompt has an item;
+            None where they could not be told.
         token: the index of the token, computed alone behind those before it; None for the prompt
             as one batch.
     """
@@ -56,6 +58,7 @@ class ModuleDiff:
     verdict: Verdict = "unjudged"
     note: str = ""
     reads: str = ""
+    of_text: float | None = None
     token: int | None = None
 
     @property
@@ -322,6 +325,24 @@ def blame_author(
             return
         if row.result is not None and row.verdict in ("equal", "follows"):
             largest = max(largest, row.result.nmse)
+
+
+def blame_left_out(rows: Sequence[ModuleDiff], wiring: Wiring) -> None:
+    """Blames the module of a tower that is not compared, if the first module of the text diverges,
+    and what reads it differs in the rows of the item alone.
+
+    Args:
+        rows: judged.
+    """
+    first = next((row for row in rows if row.wrong), None)
+    left_out = [row for row in wiring.tower if row.name is None]
+    if first is None or first.input is not None or not left_out:
+        return
+    readers = (reader for reader, _ in wiring.readers.get(first, ()))
+    if any(r.of_text is not None and r.of_text <= r.bound for r in readers):
+        first.verdict, first.note = "elsewhere", "its readers agree for the text"
+        left_out[-1].verdict = "diverges"
+        left_out[-1].note = "it is not compared; the rows that it makes are the first that differ"
 
 
 _BEST, _WORST = -14, 0  # powers of ten of the NMSE that are green and red
