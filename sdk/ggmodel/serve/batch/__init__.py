@@ -163,7 +163,8 @@ class AnswerFile:
     manager.
 
     Attributes:
-        done: answers that an earlier run has left; they are not asked for again.
+        done: answers that are there; those that an earlier run has left are not asked for again.
+        bad: errors among those that this run has written.
     """
 
     def __init__(self, path: str | Path, requests: RequestFile, *, force: bool = False):
@@ -176,7 +177,7 @@ class AnswerFile:
         """
         self.path = check_target(path, force=force, device=False)
         self._partial = self.path.with_name(self.path.name + _PARTIAL)
-        self._count = requests.count
+        self._count, self.bad = requests.count, 0
         if self._partial.is_symlink():
             raise WriteError(f"cannot write {self._partial}: it is a link; remove it")
         with naming(self.path):
@@ -217,7 +218,7 @@ class AnswerFile:
         with naming(self._partial):
             self._file.write(msgspec.json.encode(line) + b"\n")
             self._file.flush()
-        self.done += 1
+        self.done, self.bad = self.done + 1, self.bad + (status >= 400)
 
     def __enter__(self) -> Self:
         return self

@@ -219,12 +219,15 @@ class Jobs:
             room -= len(text)
             if room < 0:
                 raise FormatError("the answers exceed the limit serve_files_bytes")
-            job.good, job.bad = job.good + (status < 400), job.bad + (status >= 400)
             return status, text
 
-        path = self._path(job, _ANSWERS)
+        def count(done: int) -> None:
+            job.bad = bad + answers.bad
+            job.good = done - job.bad
+
+        path, bad = self._path(job, _ANSWERS), job.bad
         with await asyncio.to_thread(AnswerFile, path, requests, force=True) as answers:
-            await answer_all(requests, answers, answer, _WIDTH, lambda _: None)
+            await answer_all(requests, answers, answer, _WIDTH, count)
 
     def _checked(self, file: StoredFile, url: str) -> RequestFile:
         """The requests of a file, all of which ask one URL.
