@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 
 from .deltas import Writer
 from .tool_calls import ANY, Python, Quoted, Tagged, named
@@ -12,23 +13,34 @@ from .values import BRACKETS, DEEPEST, Literals, Malformed, Tools, cast, types
 _WORD_END = re.compile(r"[^\s,\[\](){}:=\"'<>]*[\s,\[\](){}:=\"'<>]")
 
 
-class TaggedCalls:
-    """Tags around the name and around each argument; texts are streamed, others come whole."""
+class _Steps:
+    """Reads text as it comes, each piece by the step that waits for it.
 
-    def __init__(self, writer: Writer, form: Tagged, tools: Tools, begun: str):
+    Attributes:
+        count: calls that have begun.
+    """
+
+    def __init__(self, writer: Writer, begun: str, step: Callable[[], bool]):
         self.count = 0
-        self._writer, self._form, self._tools = writer, form, tools
-        self._text, self._step = begun, self._function
-        self._name = self._key = ""
-        self._keys: set[str] = set()
-        self._schema: object = None
-        self._dead = False
+        self._writer, self._text, self._step = writer, begun, step
+        self._dead = False  # what came is no call
 
     def feed(self, text: str) -> None:
         if not self._dead:
             self._text += text
         while not self._dead and self._step():
             pass
+
+
+class TaggedCalls(_Steps):
+    """Tags around the name and around each argument; texts are streamed, others come whole."""
+
+    def __init__(self, writer: Writer, form: Tagged, tools: Tools, begun: str):
+        super().__init__(writer, begun, self._function)
+        self._form, self._tools = form, tools
+        self._name = self._key = ""
+        self._keys: set[str] = set()
+        self._schema: object = None
 
     def end(self, complete: bool) -> None:
         if self._step == self._function and not self._form.function[1] and complete:
@@ -144,23 +156,16 @@ class TaggedCalls:
         self._writer.arguments("}" if self._keys else "{}")
 
 
-class LiteralCalls:
+class LiteralCalls(_Steps):
     """`call:NAME{key:value, …}` or `[NAME(key=value, …), …]` as JSON; texts between a mark of their
     own are streamed, other values come whole."""
 
     def __init__(self, writer: Writer, form: Quoted | Python, only: Tools | None):
-        self.count = 0
-        self._writer, self._form, self._only = writer, form, only
+        super().__init__(writer, "", self._name)
+        self._form, self._only = form, only
         self._mark = form.quote if isinstance(form, Quoted) else ""
-        self._text, self._step, self._dead = "", self._name, False
         self._open: list[tuple[str, str]] = []  # what closes each bracket, here and in JSON
         self._first = True
-
-    def feed(self, text: str) -> None:
-        if not self._dead:
-            self._text += text
-        while not self._dead and self._step():
-            pass
 
     def end(self, complete: bool) -> None:
         pass
