@@ -10,10 +10,10 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from .stores import COMMIT, digest
@@ -67,116 +67,52 @@ class Hub:
     url: str = ""
 
 
-@contextmanager
-def serving(hub: Hub) -> Iterator[Hub]:
-    class Handler(_Handler):
-        pass
+S = TypeVar("S")
 
-    Handler.hub = hub
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+
+@contextmanager
+def served(site: S, kind: type[SiteHandler]) -> Iterator[S]:
+    """A site whose requests handlers of a kind answer; its `url` is set."""
+    handler = type(kind.__name__, (kind,), {"site": site})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
     server.handle_error = lambda request, client_address: None  # of clients that have had enough
-    hub.url = f"http://127.0.0.1:{server.server_port}"
+    site.url = f"http://127.0.0.1:{server.server_port}"  # type: ignore[attr-defined]
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
-        yield hub
+        yield site
     finally:
         server.shutdown()
         server.server_close()
         thread.join(10)
 
 
-class _Handler(BaseHTTPRequestHandler):
-    hub: Hub
+class SiteHandler(BaseHTTPRequestHandler):
+    """Sends what a site's `alter` makes of answers, and files that `cuts` of them break off."""
+
+    site: Any
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
     def log_message(self, format: str, *args: Any) -> None:
         pass
 
-    def do_HEAD(self) -> None:
-        self._answer()
-
-    def do_GET(self) -> None:
-        self._answer()
-
-    def _answer(self) -> None:
-        hub, path = self.hub, unquote(urlsplit(self.path).path)
-        hub.asked.append((self.command, path, self.headers.get("Range", "")))
-        if match := re.fullmatch(r"/content/(\w+)", path):
-            return self._content(match[1])
-        if hub.token and self.headers.get("Authorization") != f"Bearer {hub.token}":
-            return self._error(401, "RepoNotFound")
-        if match := _MODEL.fullmatch(path):
-            return self._about(*match.groups())
-        if match := _RESOLVE.fullmatch(path):
-            return self._resolve(*match.groups())
-        hub.strange.append(path)
-        return self._error(404, "")
-
-    def _about(self, repo: str, kind: str | None, revision: str | None) -> None:
-        files = self.hub.repos.get(repo)
-        if files is None:
-            return self._error(404, "RepoNotFound")
-        if revision not in (None, "main", self.hub.revision, self.hub.commit):
-            return self._error(404, "RevisionNotFound")
-        if self.hub.fault == 429:
-            return self._error(429, "")
-        if kind != "tree":
-            about = {"id": repo, "sha": self.hub.commit, "siblings": []}
-            return self._send(Answer("about", 200, {}, about))
-        entries = [
-            {
-                "type": "file",
-                "path": path,
-                "size": len(data),
-                "oid": hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest(),
-                "lfs": {"oid": digest(data), "size": len(data), "pointerSize": 100},
-            }
-            for path, data in files.items()
-        ]
-        return self._send(Answer("tree", 200, {}, entries))
-
-    def _resolve(self, repo: str, revision: str, file: str) -> None:
-        data = self.hub.repos.get(repo, {}).get(file)
-        if self.hub.fault == "gated":
-            return self._error(403, "GatedRepo")
-        if self.hub.fault:
-            return self._error(int(self.hub.fault), "")
-        if data is None:
-            return self._error(404, "EntryNotFound")
-        # Another host, as a CDN is: the token stays behind.
-        port = urlsplit(self.hub.url).port
-        headers = {
-            "Location": f"http://localhost:{port}/content/{digest(data)}",
-            "X-Repo-Commit": self.hub.commit,
-            "X-Linked-Etag": f'"{digest(data)}"',
-            "X-Linked-Size": str(len(data)),
-        }
-        return self._send(Answer("resolve", 302, headers))
-
-    def _content(self, wanted: str) -> None:
-        every = (data for files in self.hub.repos.values() for data in files.values())
-        data = next(data for data in every if digest(data) == wanted)
-        if self.hub.damaged:
-            data = bytes(len(data))
+    def send_file(self, data: bytes, headers: dict[str, str], ranges: bool = True) -> None:
         begin = re.fullmatch(r"bytes=(\d+)-.*", self.headers.get("Range", ""))
+        begin = begin if ranges else None
         part = data[int(begin[1]) :] if begin else data
-        headers = {"Content-Length": str(len(part)), "ETag": f'"{wanted}"'}
+        headers["Content-Length"] = str(len(part))
         if begin:
             headers["Content-Range"] = f"bytes {begin[1]}-{len(data) - 1}/{len(data)}"
-        if self.hub.cuts and len(part) > 1000 and self.command == "GET":
-            self.hub.cuts -= 1
+        if self.site.cuts and len(part) > 1000 and self.command == "GET":
+            self.site.cuts -= 1
             part = part[: len(part) // 2]
             self.close_connection = True
-        self._send(Answer("content", 206 if begin else 200, headers, part))
+        self.send(Answer("content", 206 if begin else 200, headers, part))
 
-    def _error(self, status: int, code: str) -> None:
-        self._send(Answer("error", status, {"X-Error-Code": code} if code else {}))
-
-    def _send(self, answer: Answer) -> None:
-        self.hub.alter(answer)
+    def send(self, answer: Answer) -> None:
+        self.site.alter(answer)
         body = answer.body
         if not isinstance(body, (bytes, Iterator)):
             body = json.dumps(body).encode()
@@ -192,3 +128,82 @@ class _Handler(BaseHTTPRequestHandler):
             for piece in [body] if isinstance(body, bytes) else body:
                 if self.command != "HEAD":
                     self.wfile.write(piece)
+
+
+def serving(hub: Hub) -> AbstractContextManager[Hub]:
+    return served(hub, _Handler)
+
+
+class _Handler(SiteHandler):
+    site: Hub
+
+    def do_HEAD(self) -> None:
+        self._answer()
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def _answer(self) -> None:
+        hub, path = self.site, unquote(urlsplit(self.path).path)
+        hub.asked.append((self.command, path, self.headers.get("Range", "")))
+        if match := re.fullmatch(r"/content/(\w+)", path):
+            return self._content(match[1])
+        if hub.token and self.headers.get("Authorization") != f"Bearer {hub.token}":
+            return self._error(401, "RepoNotFound")
+        if match := _MODEL.fullmatch(path):
+            return self._about(*match.groups())
+        if match := _RESOLVE.fullmatch(path):
+            return self._resolve(*match.groups())
+        hub.strange.append(path)
+        return self._error(404, "")
+
+    def _about(self, repo: str, kind: str | None, revision: str | None) -> None:
+        files = self.site.repos.get(repo)
+        if files is None:
+            return self._error(404, "RepoNotFound")
+        if revision not in (None, "main", self.site.revision, self.site.commit):
+            return self._error(404, "RevisionNotFound")
+        if self.site.fault == 429:
+            return self._error(429, "")
+        if kind != "tree":
+            about = {"id": repo, "sha": self.site.commit, "siblings": []}
+            return self.send(Answer("about", 200, {}, about))
+        entries = [
+            {
+                "type": "file",
+                "path": path,
+                "size": len(data),
+                "oid": hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest(),
+                "lfs": {"oid": digest(data), "size": len(data), "pointerSize": 100},
+            }
+            for path, data in files.items()
+        ]
+        return self.send(Answer("tree", 200, {}, entries))
+
+    def _resolve(self, repo: str, revision: str, file: str) -> None:
+        data = self.site.repos.get(repo, {}).get(file)
+        if self.site.fault == "gated":
+            return self._error(403, "GatedRepo")
+        if self.site.fault:
+            return self._error(int(self.site.fault), "")
+        if data is None:
+            return self._error(404, "EntryNotFound")
+        # Another host, as a CDN is: the token stays behind.
+        port = urlsplit(self.site.url).port
+        headers = {
+            "Location": f"http://localhost:{port}/content/{digest(data)}",
+            "X-Repo-Commit": self.site.commit,
+            "X-Linked-Etag": f'"{digest(data)}"',
+            "X-Linked-Size": str(len(data)),
+        }
+        return self.send(Answer("resolve", 302, headers))
+
+    def _content(self, wanted: str) -> None:
+        every = (data for files in self.site.repos.values() for data in files.values())
+        data = next(data for data in every if digest(data) == wanted)
+        if self.site.damaged:
+            data = bytes(len(data))
+        self.send_file(data, {"ETag": f'"{wanted}"'})
+
+    def _error(self, status: int, code: str) -> None:
+        self.send(Answer("error", status, {"X-Error-Code": code} if code else {}))

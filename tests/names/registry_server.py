@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import json
 import re
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from .hub_server import Answer
+from .hub_server import Answer, SiteHandler, served
 from .stores import digest
 
 ACCEPTED = "application/vnd.docker.distribution.manifest.v2+json"
@@ -76,89 +74,41 @@ class Registry:
         return next(kinds, "config")
 
 
-@contextmanager
-def serving_registry(registry: Registry) -> Iterator[Registry]:
-    class Handler(_Handler):
-        pass
-
-    Handler.registry = registry
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    server.handle_error = lambda request, client_address: None  # of clients that have had enough
-    registry.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
-        yield registry
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(10)
+def serving_registry(registry: Registry) -> AbstractContextManager[Registry]:
+    return served(registry, _Handler)
 
 
-class _Handler(BaseHTTPRequestHandler):
-    registry: Registry
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+class _Handler(SiteHandler):
+    site: Registry
 
     def do_GET(self) -> None:
-        registry, path = self.registry, unquote(urlsplit(self.path).path)
+        registry, path = self.site, unquote(urlsplit(self.path).path)
         registry.asked.append(("GET", path, self.headers.get("Range", "")))
         if match := re.fullmatch(r"/content/(\w+)", path):
             return self._content(match[1])
         match = _API.fullmatch(path)
         if match is None:
             registry.strange.append(path)
-            return self._send(Answer("error", 404, {}))
+            return self.send(Answer("error", 404, {}))
         repo, kind, what = match.groups()
         if kind == "manifests":
             return self._manifest(f"{repo}:{what}")
         if what.removeprefix("sha256:") not in registry.blobs:
-            return self._send(Answer("error", 404, {}))
+            return self.send(Answer("error", 404, {}))
         port = urlsplit(registry.url).port
         place = f"http://localhost:{port}/content/{what.removeprefix('sha256:')}"
-        return self._send(Answer("blob", 307, {"Location": place}))
+        return self.send(Answer("blob", 307, {"Location": place}))
 
     def _manifest(self, name: str) -> None:
-        found = self.registry.manifests.get(name)
+        found = self.site.manifests.get(name)
         if found is None or self.headers.get("Accept") != ACCEPTED:
             error = {"errors": [{"code": "MANIFEST_UNKNOWN", "message": "manifest unknown"}]}
-            return self._send(Answer("error", 404, {}, error))
-        return self._send(Answer("manifest", 200, {"Content-Type": ACCEPTED}, found))
+            return self.send(Answer("error", 404, {}, error))
+        return self.send(Answer("manifest", 200, {"Content-Type": ACCEPTED}, found))
 
     def _content(self, digits: str) -> None:
-        registry = self.registry
+        registry = self.site
         data = registry.blobs[digits]
         if registry.kind_of(digits) in registry.damaged:
             data = bytes(len(data))
-        begin = re.fullmatch(r"bytes=(\d+)-.*", self.headers.get("Range", ""))
-        begin = begin if registry.ranges else None
-        part = data[int(begin[1]) :] if begin else data
-        headers = {"Content-Length": str(len(part))}
-        if begin:
-            headers["Content-Range"] = f"bytes {begin[1]}-{len(data) - 1}/{len(data)}"
-        if registry.cuts and len(part) > 1000:
-            registry.cuts -= 1
-            part = part[: len(part) // 2]
-            self.close_connection = True
-        self._send(Answer("content", 206 if begin else 200, headers, part))
-
-    def _send(self, answer: Answer) -> None:
-        self.registry.alter(answer)
-        body = answer.body
-        if not isinstance(body, (bytes, Iterator)):
-            body = json.dumps(body).encode()
-        if isinstance(body, bytes):
-            answer.headers.setdefault("Content-Length", str(len(body)))
-        else:
-            self.close_connection = True
-        self.send_response(answer.status)
-        for name, value in answer.headers.items():
-            self.send_header(name, value)
-        with suppress(OSError):  # of a client that has had enough
-            self.end_headers()
-            for piece in [body] if isinstance(body, bytes) else body:
-                self.wfile.write(piece)
+        self.send_file(data, {}, registry.ranges)
