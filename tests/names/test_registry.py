@@ -242,7 +242,7 @@ def test_what_cannot_be_run_is_refused_before_its_weights(
 
 def test_a_full_disk_is_said_before_weights_come(registry: Registry, monkeypatch):
     usage = SimpleNamespace(free=(64 << 20) + len(WEIGHTS) - 1)
-    monkeypatch.setattr("ggmodel.names.blobs.shutil.disk_usage", lambda path: usage)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
     with pytest.raises(WriteError, match="bytes left for"):
         names.pull("tale:1b")
     assert not registry.downloads()

@@ -250,7 +250,7 @@ def test_uploads_of_unknown_length_stop_before_the_disk_is_full(
     manager: ollama.Client, home: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(blobs, "_EVERY", 1 << 20)
-    monkeypatch.setattr(blobs.shutil, "disk_usage", lambda _: SimpleNamespace(free=65 << 20))
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=65 << 20))
     data = b"x" * (5 << 20)
     url = f"/api/blobs/sha256:{hashlib.sha256(data).hexdigest()}"
     answer = manager._client.post(url, content=(data[:65536] for _ in range(80)))

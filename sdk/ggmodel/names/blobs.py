@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,10 +13,10 @@ from typing import BinaryIO
 from ..errors import ConfigError, FormatError, WriteError
 from ..storage import atomic_write
 from .ollama import own_root
+from .store_files import SPARE, room_at
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _CHUNK = 1 << 20
-_SPARE = 64 << 20  # bytes of the disk that stay free
 _EVERY = 16 << 20  # bytes after which a blob under way is looked at whether it still has room
 
 
@@ -97,11 +96,8 @@ def receive_blob(digest: str) -> Iterator[_Hashing]:
 
 def check_room(size: int) -> None:
     """Raises WriteError unless so many bytes have room in the store."""
-    folder = own_root()
-    while not folder.exists():
-        folder = folder.parent
-    free = shutil.disk_usage(folder).free
-    if size + _SPARE > free:
+    folder, free = room_at(own_root())
+    if size + SPARE > free:
         raise WriteError(
             f"{folder} has {free:,} bytes left for {size:,}; set XDG_DATA_HOME to a folder "
             "elsewhere"

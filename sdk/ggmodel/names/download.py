@@ -8,7 +8,6 @@ taken for none. A terminal sees the size before a download begins, then a bar; a
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -24,7 +23,7 @@ from . import hub_cache as own
 from .grammar import HubName
 from .hub import Content, Repository
 from .hub_cache import commit_of, digest_of, in_cache, repo_folder, roots
-from .store_files import contained
+from .store_files import SPARE, contained, room_at
 
 
 @contextmanager
@@ -78,7 +77,6 @@ def announced(
 
 
 _TRUE = ("1", "ON", "YES", "TRUE")
-_SPARE = 64 << 20  # bytes of the disk that stay free
 _TRIES = 5  # of a download whose files are removed meanwhile
 
 
@@ -168,11 +166,8 @@ def _planned(repository: Repository, name: HubName, checkpoint: bool) -> Plan:
 
 
 def _check_room(plan: Plan, nbytes: int) -> None:
-    at = plan.root
-    while not at.exists() and at != at.parent:
-        at = at.parent
-    free = shutil.disk_usage(at).free
-    if nbytes + _SPARE > free:
+    at, free = room_at(plan.root)
+    if nbytes + SPARE > free:
         raise DownloadError(
             f"{plan.name} takes {nbytes:,} bytes more, and {at} has {free:,} left; free some, "
             "or set HF_HUB_CACHE to a folder elsewhere"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,8 @@ from pathlib import Path
 from ..bounds import limits
 from ..errors import FormatError
 from ..reading import too_large
+
+SPARE = 64 << 20  # bytes of the disk that stay free
 
 
 def contained(path: Path, roots: Sequence[Path]) -> Path:
@@ -106,3 +109,10 @@ class Stored:
     files: tuple[Path, ...] = ()
     digest: str = ""
     modified: float = 0.0
+
+
+def room_at(folder: Path) -> tuple[Path, int]:
+    """A folder, or the nearest above it that is there, and the bytes left on its disk."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return folder, shutil.disk_usage(folder).free
