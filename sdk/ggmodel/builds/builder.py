@@ -272,7 +272,7 @@ def _compile(
 def _kept_stores() -> list[str]:
     """An option of cmake for GCC, which takes ldtilecfg for a read of eight bytes and drops stores
     to the others: the first product by AMX then is an illegal instruction. Empty for compilers that
-    do not take the flags."""
+    do not take the flags. Flags of releases, as other options set CMAKE_CXX_FLAGS."""
     compiler, flags = os.environ.get("CXX", "c++"), ["-fno-tree-dse", "-fno-dse"]
     try:
         taken = subprocess.run(
@@ -282,8 +282,8 @@ def _kept_stores() -> list[str]:
         )
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return []
-    words = [*flags, os.environ.get("CXXFLAGS", "")]
-    return [] if taken.returncode else [f"-DCMAKE_CXX_FLAGS={' '.join(words).strip()}"]
+    kept = " ".join(["-O3", "-DNDEBUG", *flags])
+    return [] if taken.returncode else [f"-DCMAKE_CXX_FLAGS_RELEASE={kept}"]
 
 
 def _jobs() -> int:
