@@ -3,7 +3,7 @@ everything do not rotate."""
 
 from __future__ import annotations
 
-from ggmodel import Context, Module, Tensor, gguf, kv, nn, register
+from ggmodel import Module, Tensor, gguf, kv, nn, register
 from ggmodel.kvcache import Causal, Sliding
 from ggmodel.model import Batch, LayerMemory
 from ggmodel.nn import LayerNorm
@@ -47,9 +47,6 @@ class Cohere(nn.Decoder):
 
     config: CohereConfig
     norm: LayerNorm = gguf("output_norm", hf="model.norm", shape=("width",))
-
-    def forward(self, ctx: Context, batch: Batch) -> Tensor:
-        return self.head(self.states(ctx, batch)).scale(self.config.logit_scale)
 
 
 @register("cohere2", hf="Cohere2ForCausalLM")

@@ -42,6 +42,7 @@ class Gemma2Config(nn.DecoderConfig):
     pattern: list = kv("attention.sliding_window_pattern", hf=nn.sliding_layers, default=[2])
     causal: bool = kv("attention.causal", hf=_causal, default=True)
     activation: str = nn.activation(TANH, "hidden_activation")
+    embedding_scale = property(lambda h: h.width**0.5)
 
 
 def _norm(name: str, hf: str) -> RMSNorm:
@@ -68,9 +69,6 @@ class Gemma2(nn.Decoder):
     def caches(self) -> list[Causal | Sliding]:
         h = self.config
         return Sliding.where(h.local, h.window, self.rotary.rope(RopeType.NEOX))
-
-    def embedded(self, batch: Batch) -> Tensor:
-        return super().embedded(batch).scale(self.config.width**0.5)
 
     def forward(self, ctx: Context, batch: Batch) -> Tensor:
         return nn.softcap(self.head(self.states(ctx, batch)), self.config.logit_cap)

@@ -145,7 +145,7 @@ NOTES: dict[str, list[str]] = {
 SAME = """
     cohere2/linear_rope cohere2/published command_r/published gemma2/published gemma3/images
     gemma3/softcap gemma3/untied gemma4/dense gemma4/experts gemma4/images_dense
-    gemma4/published idefics3/smolvlm idefics3/tiles
+    gemma4/published granite/plain granite/tied idefics3/smolvlm idefics3/tiles
     lfm2/experts lfm2/published lfm2/untied
     llama/attention_bias llama/experts
     llama/linear_rope llama/llama3_rope llama/longrope llama/tied

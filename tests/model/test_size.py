@@ -20,6 +20,7 @@ LIMITS = {
     "gemma3n": 650,
     "gemma4": 600,
     "gpt_oss": 60,
+    "granite": 20,
     "idefics3": 250,
     "internvl": 265,
     "lfm2": 130,

@@ -35,6 +35,7 @@ OURS = [
     ("gemma4", "published"),
     ("gemma4", "dense"),
     ("gemma4", "experts"),
+    ("granite", "tied"),
     ("qwen3", "plain"),
     ("qwen3", "experts"),
     ("cohere2", "published"),

@@ -39,7 +39,7 @@ PARTLY = {"gemma3n": {f"blk.*.attn_{part}.weight" for part in ("k", "v", "k_norm
 # Tensors that some models have: dense or with experts, with an embedding for each layer or not.
 _EXPERTS = ("blk.*.ffn_", "blk.*.exp_probs_b")
 CHOICES: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("llama", "llama4", "lfm2", "mistral3", "paddleocr"), _EXPERTS),
+    **dict.fromkeys(("granite", "llama", "llama4", "lfm2", "mistral3", "paddleocr"), _EXPERTS),
     "gemma4": (
         *("blk.*.ffn_", "blk.*.post_ffw_norm_", "blk.*.pre_ffw_norm_"),
         *("per_layer_", "blk.*.inp_gate.", "blk.*.proj.", "blk.*.post_norm."),

@@ -102,7 +102,7 @@ def test_fields_for_what_a_checkpoint_has_more(tmp_path: Path, llama: golden.Gol
     assert "norm" not in lines  # no module stands there: it gets one
     assert begun.added == ["new_one/elsewhere.py: Elsewhere, 1 tensor of elsewhere"]
     assert begun.keys == [
-        'embedding_multiplier: float = kv("embedding_scale", hf="embedding_multiplier")',
+        'embedding_scale_: float = kv("embedding_scale", hf="embedding_multiplier")',
         'style: str = kv("style", hf="style")',
     ]
     # All that became a field loads; nothing is computed with it yet.
@@ -227,7 +227,7 @@ def test_windows_by_layer_are_read(tmp_path: Path):
     assert begun.keys == [
         'eps: float = kv("attention.layer_norm_epsilon", hf="layer_norm_eps")',
         'pattern: list = kv("attention.sliding_window_pattern", hf=nn.sliding_layers)',
-        'logit_scale: float = kv("logit_scale", hf="logit_scale")',
+        'logit_scale_: float = kv("logit_scale", hf="logit_scale")',
     ]
     assert files["cohere2.py"].count(" pattern: list") == 1
     assert files["cohere2.py"].count(" eps: float") == 1

@@ -199,6 +199,7 @@ FIXED: Mapping[str, Sequence[Fixed]] = {
     "phi3": (*_SILU, _fixed("attention.sliding_window", 0), _WIDE),
     "olmo2": (*_SILU, _WIDE),
     "gpt-oss": _SILU,
+    "granite": _SILU,
     "cohere2": (*_SILU, _WIDE),
     "command-r": (*_SILU, _WIDE),
     "lfm2": (*_YARN, _WIDE, *map(_without_effect, _OF_EXPERTS)),

@@ -135,10 +135,12 @@ class Model(Module):
         return pooled
 
     def forward(self, ctx: Context, batch: Batch) -> Tensor:
-        """Logits F32 [vocabulary, outputs] of the rows `batch.outputs`."""
+        """Logits F32 [vocabulary, outputs] of the rows `batch.outputs`, with the config's
+        `logit_scale` if it has one."""
         head = getattr(self, "head", None)
         if head is not None and type(self).hidden is not Model.hidden:
-            return head(self.states(ctx, batch))
+            logits, scale = head(self.states(ctx, batch)), getattr(self.config, "logit_scale", 1.0)
+            return logits if scale == 1 else logits.scale(scale)
         lacking = "no logits, only embeddings: use embed" if self.only_embeds else "no forward"
         raise Unsupported(f"{line_of(type(self))}: {type(self).__name__} has {lacking}")
 

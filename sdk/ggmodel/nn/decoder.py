@@ -139,6 +139,10 @@ class DecoderConfig(RopeConfig):
     activation: str = activation("silu")
     scale: Any = property(lambda h: h.head_dim**-0.5)  # of scores of attention
     score_cap: Any = property(lambda h: 0.0)  # bounds them; 0 is none
+    # Factors on what enters the first layer, on what each part of a layer adds, and on logits.
+    embedding_scale: Any = property(lambda h: 1.0)
+    residual_scale: Any = property(lambda h: 1.0)
+    logit_scale: Any = property(lambda h: 1.0)
     q_width = property(lambda h: h.heads * h.head_dim)
     k_width = property(lambda h: h.kv_heads * h.head_dim)
     v_width = property(lambda h: h.kv_heads * h.value_dim)
@@ -159,6 +163,11 @@ def keep_rows(rows: Tensor | None, *tensors: Tensor) -> tuple[Tensor, ...]:
     """The rows I32 [m] of each tensor [d, n]: [d, m]; None keeps all rows. The last layer drops the
     rows whose results are not wanted, right after attention."""
     return tensors if rows is None else tuple(x.rows(rows) for x in tensors)
+
+
+def scaled(x: Tensor, factor: float) -> Tensor:
+    """factor · x, of any shape; x itself if the factor is 1."""
+    return x if factor == 1 else x.scale(factor)
 
 
 def softcap(x: Tensor, cap: float) -> Tensor:
@@ -219,8 +228,8 @@ class PermutedAttention(Attention):
 
 
 class PreNormLayer(Module):
-    """x + attn(norm(x)), then x + ffn(norm(x)). A subclass annotates `attn`, and `ffn` if it is no
-    `GatedMLP`."""
+    """x + attn(norm(x)), then x + ffn(norm(x)); what is added has the config's `residual_scale`. A
+    subclass annotates `attn`, and `ffn` if it is no `GatedMLP`."""
 
     attn_norm: RMSNorm = gguf("attn_norm", hf="input_layernorm", shape=("width",))
     attn: Module = gguf(hf="self_attn")
@@ -231,10 +240,11 @@ class PreNormLayer(Module):
         self, x: Tensor, batch: Batch, cache: LayerMemory, outputs: Tensor | None, *more: Any
     ) -> Tensor:
         """x [width, n] → [width, n], or the rows `outputs` of it. `more` goes to `attn`."""
+        share = self.config.residual_scale
         y = self.attn(self.attn_norm(x), batch, cache, *more)
         x, y = keep_rows(outputs, x, y)
-        x = x + y
-        return x + self.ffn(self.ffn_norm(x))
+        x = x + scaled(y, share)
+        return x + scaled(self.ffn(self.ffn_norm(x)), share)
 
 
 class Decoder(Model):
@@ -268,8 +278,9 @@ class Decoder(Model):
         return self.rotary.left_out()
 
     def embedded(self, batch: Batch) -> Tensor:
-        """F32 [width, n] that enters the first layer."""
-        return self.embed(batch.inputs)
+        """F32 [width, n] that enters the first layer: the embeddings, with the config's
+        `embedding_scale`."""
+        return scaled(self.embed(batch.inputs), self.config.embedding_scale)
 
     def hidden(self, ctx: Context, batch: Batch) -> Tensor:
         x = self.embedded(batch)

@@ -1,0 +1,1 @@
+"""Granite: the architecture `granite` (Granite 3, dense)."""
