@@ -9,7 +9,7 @@ import numpy as np
 
 from ggmodel import Module, Tensor, gguf, nn, register
 from ggmodel.errors import ConfigError
-from ggmodel.kvcache import Causal, LayerStates, Part, Recurrent
+from ggmodel.kvcache import Causal, LayerStates, Recurrent
 from ggmodel.ml import RopeType
 from ggmodel.model import Batch, Computed, Operation, Stack
 from ggmodel.nn import ExpertLinear, Linear, RMSNorm
@@ -44,14 +44,8 @@ class ShortConv(Module):
 
     def forward(self, x: Tensor, batch: Batch, cache: LayerStates) -> Tensor:
         before, after, x = self.into(x).chunk(0, self.config.width)
-        x = cache.each(self.convolve, before * x)
+        x = cache.each(lambda part, x: nn.short_conv(part, x, self.taps), before * x)
         return self.out(after * (x if self.bias is None else x + self.bias))
-
-    def convolve(self, part: Part, x: Tensor) -> Tensor:
-        """x [width, n, sequences] → the same; the state is what the next token sees of it."""
-        conv = part.get("conv").concat(x.permute(1, 0), 0)  # [kernel − 1 + n, width, sequences]
-        part.put("conv", conv.slice(0, part.n, conv.dim(0)))
-        return conv.ssm_conv(self.taps)
 
 
 class Attention(nn.Attention):

@@ -101,6 +101,16 @@ NOTES: dict[str, list[str]] = {
         f"{DIFFERS}no_rope_interval is 2, and it computes with 4",
         f"{DIFFERS}attention.temperature_tuning is False, and it computes with True",
     ],
+    "mamba/biases": [
+        f"{REFUSES}ssm.inner_size is 192, not 128",
+        *(f"{REFUSES}it has no place for blk.0.ssm_{part}.bias" for part in ("in", "out")),
+        f"{REFUSES}it needs blk.0.ssm_conv1d.bias",
+    ],
+    "mamba/falcon": [f"{DIFFERS}ssm.dt_b_c_rms_epsilon is 0.01, and it computes with 1e-05"],
+    "mamba2/biases": [
+        *(f"{REFUSES}it has no place for blk.0.ssm_{part}.bias" for part in ("in", "out")),
+        f"{REFUSES}it needs blk.0.ssm_conv1d.bias",
+    ],
     "mistral/window": [f"{REFUSES}it has no architecture 'mistral'"],
     "mllama/images": [f"{REFUSES}it has no architecture 'mllama'"],
     "mistral3/ministral": [
@@ -149,6 +159,7 @@ SAME = """
     lfm2/experts lfm2/published lfm2/untied
     llama/attention_bias llama/experts
     llama/linear_rope llama/llama3_rope llama/longrope llama/tied
+    mamba/published mamba2/published
     mistral/no_window mistral3/images mistral3/pixtral mistral3/text
     olmo2/plain paddleocr/pages phi3/long phi3/partial qwen2/tied qwen2/unused_window qwen2/yarn
     qwen3/experts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from ggmodel.model import find
 from ggmodel.runner import LoadedModel
 from ggmodel.workbench.golden import nmse
 from tests.documents import blocks, read
+from tests.golden.files import load_golden
 
 CONFIG = {
     "num_hidden_layers": 2,
@@ -72,7 +72,7 @@ def logits(text: list[int]) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    (code,) = blocks(read("docs/recurrent.md"), "python")
+    code, _ = blocks(read("docs/recurrent.md"), "python")
     made = tmp_path_factory.mktemp("models")
     (made / "shortconv.py").write_text(code)
     return made
@@ -118,11 +118,18 @@ def test_a_state_from_the_wrong_end_is_noticed(folder: Path, tmp_path: Path):
         assert nmse(model.logits(TEXT), logits(TEXT)) > 1e-2
 
 
-def test_the_operation_goes_both_ways(folder: Path):
+def test_the_kernel_goes_both_ways(folder: Path):
     source = from_hf(find("shortconv", folder), CONFIG, WEIGHTS)
-    assert source.tensors["blk.0.shortconv.conv.weight"].shape == (3, 32)
-    squeeze = vars(sys.modules[find("shortconv", folder).__module__])["Squeeze"]()
-    kernel = WEIGHTS["model.layers.0.conv.conv.weight"]
-    packed = squeeze.to_gguf(kernel, None)
-    assert packed.shape == squeeze.shape(kernel.shape, None)
-    assert np.array_equal(squeeze.to_hf(packed, None), kernel)
+    kernel = source.tensors["blk.0.shortconv.conv.weight"]
+    assert kernel.shape == (3, 32)
+
+
+@pytest.mark.parametrize("case", ["published", "biases"])
+def test_a_state_space_model(tmp_path: Path, case: str):
+    (tmp_path / "statespace.py").write_text(blocks(read("docs/recurrent.md"), "python")[1])
+    golden = load_golden("mamba2", case)
+    unread = ("time_step_", "rescale_")
+    config = {k: v for k, v in golden.config.items() if not k.startswith(unread)}
+    source = from_hf(find("statespace", tmp_path), config, golden.weights())
+    with ggmodel.load(source, models=tmp_path, batch_size=7) as model:
+        assert nmse(model.logits(golden.prompt.tolist()), golden.logits) < BOUND

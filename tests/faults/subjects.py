@@ -30,6 +30,7 @@ TYPES = (DType.F32, DType.F16, DType.BF16, DType.Q8_0)
 # Models in folders of families; the others have the folder's name.
 FAMILIES = {
     "cohere": ("cohere2", "command_r"),
+    "mamba": ("mamba", "mamba2"),
     "olmo": ("olmo2",),
     "phi": ("phi3",),
     "qwen": ("qwen2", "qwen3", "qwen3vl"),

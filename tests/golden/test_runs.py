@@ -18,7 +18,7 @@ ALL = [
 ]
 # Architectures, and cases of others, with a state of all tokens so far, which no cache can shorten
 # at its beginning, or with learned positions, which nothing moves.
-STATES = {"lfm2", "qwen35", "qwen3vl/qwen35", "whisper"}
+STATES = {"lfm2", "mamba", "mamba2", "qwen35", "qwen3vl/qwen35", "whisper"}
 STATELESS = {"qwen35/uncovered_pairs", "qwen35/wide_sections"}  # attention alone
 # Goldens with the reference's choices of experts; the prompts of others keep routers from ties.
 ROUTED = {

@@ -44,6 +44,9 @@ EXCEPTIONS = {
     "gemma4": Bounds(exact=1e-6, cache=2e-6),
     # A convolution multiplies three results of one matrix, each of which is rounded.
     "lfm2": Bounds(half=1.5e-6, quantised=1e-3),
+    # A scan multiplies results of several matrices, each of which is rounded.
+    "mamba": Bounds(half=5e-6, quantised=2e-3),
+    "mamba2": Bounds(half=5e-6, quantised=3e-3),
     # A delta net multiplies results of four matrices, each of which is rounded.
     "qwen35": Bounds(quantised=1e-3),
     # Norms stand behind attention alone, and bring it to full size with what it was rounded to.

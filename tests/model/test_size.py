@@ -26,6 +26,8 @@ LIMITS = {
     "lfm2": 130,
     "llama": 30,
     "llama4": 260,
+    "mamba": 45,
+    "mamba2": 35,
     "mistral": 30,
     "mistral3": 255,
     "mllama": 240,

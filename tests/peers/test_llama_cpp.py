@@ -42,6 +42,8 @@ OURS = [
     ("command_r", "published"),
     ("lfm2", "published"),
     ("lfm2", "experts"),
+    ("mamba", "published"),
+    ("mamba2", "published"),
     ("qwen35", "published"),
     ("qwen35", "experts"),
 ]

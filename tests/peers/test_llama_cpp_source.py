@@ -29,6 +29,7 @@ OVERRIDDEN = {
         (name, "attention.key_length"): "layer.wo%s= create_tensor(tn(LLM_TENSOR_ATTN_OUT"
         for name in ("qwen2", "qwen2vl", "olmo2", "phi3", "cohere2", "command-r", "lfm2", "lfm2moe")
     },
+    ("mamba", "ssm.inner_size"): "only an expansion factor of 2 is supported for now",
     ("gemma2", "attn_logit_softcapping"): "hparams.attn_soft_cap = true;",
     ("gemma2", "final_logit_softcapping"): "1.0f / hparams.f_final_logit_softcapping",
 }

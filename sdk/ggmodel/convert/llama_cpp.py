@@ -210,6 +210,12 @@ FIXED: Mapping[str, Sequence[Fixed]] = {
         _fixed("expert_weights_scale", 1.0),
         _without_effect("use_expert_bias"),  # then the bias is zeros
     ),
+    "mamba": (
+        _SILU[-1],
+        Fixed("ssm.inner_size", lambda h: [2 * h.width], refused=True),
+        Fixed("ssm.dt_b_c_rms_epsilon", lambda h: [h.eps], lambda h: h.selected_norms),
+    ),
+    "mamba2": _SILU[-1:],
     "bert": (
         _fixed("hidden_activation", "gelu", "gelu_new", "gelu_pytorch_tanh"),
         _without_effect("tokenizer.ggml.token_type_count"),  # read with the vocabulary
@@ -239,6 +245,7 @@ they are. Not all reasons are here; docs/convert.md lists them."""
 _FACTORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 _BIAS = "blk.*.attn_output.bias"
 _SHORTCONV = tuple(f"blk.*.shortconv.{part}.bias" for part in ("in_proj", "conv", "out_proj"))
+_SSM = ("blk.*.ssm_in.bias", "blk.*.ssm_out.bias")
 _DENSE = tuple(f"blk.*.ffn_{part}.weight" for part in ("gate", "up", "down"))
 
 SURPLUS: Mapping[str, Sequence[str]] = {
@@ -264,12 +271,16 @@ SURPLUS: Mapping[str, Sequence[str]] = {
     "command-r": (*_FACTORS, _BIAS, "output.weight"),
     "lfm2": (*_FACTORS, *_SHORTCONV),
     "lfm2moe": (*_FACTORS, *_SHORTCONV),
+    "mamba": _SSM,
+    "mamba2": _SSM,
 }
 """Architecture → tensors that llama.cpp has no place for: it refuses a file with one."""
 
 NEEDED: Mapping[str, Sequence[str]] = {
     "gemma3n": tuple(f"blk.*.attn_{part}.weight" for part in ("k", "v", "k_norm")),
     "gpt-oss": (_BIAS,),
+    "mamba": ("blk.*.ssm_conv1d.bias",),
+    "mamba2": ("blk.*.ssm_conv1d.bias",),
     "olmo2": ("output.weight",),
 }
 """Architecture → tensors that a model may lack here, and that llama.cpp needs, in every layer."""

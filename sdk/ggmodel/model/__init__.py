@@ -20,9 +20,11 @@ from .multimodal import (
 )
 from .operations import (
     AddConstant,
+    Chain,
     Computed,
     Interleaved,
     MXFP4Blocks,
+    NegatedExp,
     Operation,
     Part,
     PermuteRope,
@@ -38,6 +40,7 @@ __all__ = [
     "AddConstant",
     "Batch",
     "CacheSpec",
+    "Chain",
     "Computed",
     "Config",
     "Input",
@@ -51,6 +54,7 @@ __all__ = [
     "Module",
     "Multimodal",
     "MultimodalEmbedding",
+    "NegatedExp",
     "Numbers",
     "Operation",
     "Part",

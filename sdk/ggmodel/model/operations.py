@@ -112,25 +112,71 @@ class AddConstant(Operation):
 
 
 @dataclass(frozen=True)
+class NegatedExp(Operation):
+    """−exp of the checkpoint's numbers: logarithms of rates become rates below 0."""
+
+    def to_gguf(self, x: np.ndarray, config: Any) -> np.ndarray:
+        return -np.exp(x)
+
+    def to_hf(self, x: np.ndarray, config: Any) -> np.ndarray:
+        return np.log(-x)
+
+
+@dataclass(frozen=True)
 class Reshape(Operation):
-    """The same numbers in another shape, in numpy's order. A size of 0 is that of the same dim, and
-    −1 what the others leave.
+    """The same numbers in another shape, in numpy's order. A size is a number or the config
+    attribute that holds it; 0 is that of the same dim, and −1 what the others leave.
 
     Args:
         in_file, in_checkpoint: of the tensor in files, and in checkpoints.
     """
 
-    in_file: tuple[int, ...]
-    in_checkpoint: tuple[int, ...]
+    in_file: tuple[int | str, ...]
+    in_checkpoint: tuple[int | str, ...]
 
     def shape(self, shape: tuple[int, ...], config: Any) -> tuple[int, ...]:
         return self.to_gguf(np.broadcast_to(np.float32(0), shape), config).shape
 
     def to_gguf(self, x: np.ndarray, config: Any) -> np.ndarray:
-        return x.reshape([n or x.shape[i] for i, n in enumerate(self.in_file)])
+        return _reshaped(x, self.in_file, config)
 
     def to_hf(self, x: np.ndarray, config: Any) -> np.ndarray:
-        return x.reshape([n or x.shape[i] for i, n in enumerate(self.in_checkpoint)])
+        return _reshaped(x, self.in_checkpoint, config)
+
+
+def _reshaped(x: np.ndarray, sizes: tuple[int | str, ...], config: Any) -> np.ndarray:
+    shape = [value_of(config, n) or x.shape[i] for i, n in enumerate(sizes)]
+    try:
+        return x.reshape(shape)
+    except ValueError as error:
+        raise ConfigError(f"{list(x.shape)} cannot become {list(sizes)}, {shape}") from error
+
+
+class Chain(Operation):
+    """Operations one after the other, the first on the checkpoint's tensor."""
+
+    def __init__(self, *operations: Operation):
+        self.operations = operations
+
+    def shape(self, shape: tuple[int, ...], config: Any) -> tuple[int, ...]:
+        for operation in self.operations:
+            shape = operation.shape(shape, config)
+        return shape
+
+    def to_gguf(self, x: np.ndarray, config: Any) -> np.ndarray:
+        for operation in self.operations:
+            x = operation.to_gguf(x, config)
+        return x
+
+    def to_hf(self, x: np.ndarray, config: Any) -> np.ndarray:
+        for operation in reversed(self.operations):
+            x = operation.to_hf(x, config)
+        return x
+
+    def results(self, x: np.ndarray, config: Any) -> np.ndarray:
+        for operation in self.operations:
+            x = operation.results(x, config)
+        return x
 
 
 class Sources(ABC):

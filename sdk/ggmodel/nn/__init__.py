@@ -11,6 +11,7 @@ from .decoder import (
     Decoder,
     DecoderConfig,
     PermutedAttention,
+    PlainDecoder,
     PreNormLayer,
     attention,
     keep_rows,
@@ -63,6 +64,17 @@ if TYPE_CHECKING:
         mel_features,
     )
     from .experts import ExpertLinear, GatedExperts, choose_experts, sum_experts
+    from .recurrent import (
+        TAPS,
+        GroupNorm,
+        Mamba,
+        Mamba2,
+        Mamba2Config,
+        MambaConfig,
+        MixerLayer,
+        selective_scan,
+        short_conv,
+    )
     from .sandwich import PerLayerEmbedding, PerLayerInputs, SandwichLayer, ScaledEmbedding
     from .vision.config import (
         CLIP_MEAN,
@@ -97,6 +109,7 @@ __all__ = [
     "CLIP_STD",
     "CONFORMER_EPS",
     "MOST_NEARBY",
+    "TAPS",
     "Attention",
     "AudioConfig",
     "AudioEncoder",
@@ -118,14 +131,21 @@ __all__ = [
     "GatedMLP",
     "GridConfig",
     "GridVision",
+    "GroupNorm",
     "ImageConfig",
     "LayerNorm",
     "Linear",
     "LocalAttention",
+    "Mamba",
+    "Mamba2",
+    "Mamba2Config",
+    "MambaConfig",
+    "MixerLayer",
     "PatchEmbedding",
     "PerLayerEmbedding",
     "PerLayerInputs",
     "PermutedAttention",
+    "PlainDecoder",
     "PreNormLayer",
     "RMSNorm",
     "Rope",
@@ -160,6 +180,8 @@ __all__ = [
     "resample",
     "rope_sections",
     "scaling_factor",
+    "selective_scan",
+    "short_conv",
     "sliding_layers",
     "sliding_window",
     "softcap",
@@ -183,6 +205,8 @@ _find, __dir__ = lazily(
         "experts": "ExpertLinear GatedExperts choose_experts sum_experts",
         "conformer": "CONFORMER_EPS MOST_NEARBY ConformerConv "
         "ConformerFeedForward ConformerModel LocalAttention mel_features",
+        "recurrent": "TAPS GroupNorm Mamba Mamba2 Mamba2Config MambaConfig MixerLayer "
+        "selective_scan short_conv",
         "sandwich": "PerLayerEmbedding PerLayerInputs SandwichLayer ScaledEmbedding",
         "vision.config": "CLIP_MEAN CLIP_STD ImageConfig image_mean image_std resample vision_kv",
         "vision.grids": "GridConfig GridVision",

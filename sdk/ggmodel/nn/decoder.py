@@ -247,19 +247,14 @@ class PreNormLayer(Module):
         return x + scaled(self.ffn(self.ffn_norm(x)), share)
 
 
-class Decoder(Model):
+class PlainDecoder(Model):
     """Embedding, layers, norm, head. A subclass annotates `config` and `layers`, and writes
-    `caches`; the memory of each layer then has its rope.
-
-    Attributes:
-        rotary: the factors of scaled rotary positions, where a file has them.
-    """
+    `caches`."""
 
     embed: Embedding = gguf("token_embd", hf="model.embed_tokens", shape=("width", None))
     layers: list[Module] = gguf("blk", hf="model.layers", n="layers")
     norm: RMSNorm = gguf("output_norm", hf="model.norm", shape=("width",))
     head: Linear = gguf("output", "token_embd", hf="lm_head", shape=("width", None))
-    rotary: Rotary
 
     def __init_subclass__(cls, text: str | Sequence[str] = (), **options: Any) -> None:
         """
@@ -274,16 +269,26 @@ class Decoder(Model):
             hf = tuple(f"{prefix}.{name}" for prefix in prefixes)
             setattr(cls, field, replace(getattr(cls, field), hf=hf))
 
-    def left_out(self) -> str:
-        return self.rotary.left_out()
-
     def embedded(self, batch: Batch) -> Tensor:
         """F32 [width, n] that enters the first layer: the embeddings, with the config's
-        `embedding_scale`."""
-        return scaled(self.embed(batch.inputs), self.config.embedding_scale)
+        `embedding_scale` if it has one."""
+        return scaled(self.embed(batch.inputs), getattr(self.config, "embedding_scale", 1.0))
 
     def hidden(self, ctx: Context, batch: Batch) -> Tensor:
         x = self.embedded(batch)
         for layer, cache, outputs in batch.through(self.layers):
             x = layer(x, batch, cache, outputs)
         return self.norm(x)
+
+
+class Decoder(PlainDecoder):
+    """The same with rotary positions: the memory of each layer has its rope.
+
+    Attributes:
+        rotary: the factors of scaled rotary positions, where a file has them.
+    """
+
+    rotary: Rotary
+
+    def left_out(self) -> str:
+        return self.rotary.left_out()

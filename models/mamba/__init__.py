@@ -1,0 +1,1 @@
+"""Mamba and Mamba-2."""
