@@ -27,7 +27,7 @@ TABLE = 1e-6
 # Rounded weights are 3e-7 and 1.3e-4 away where all else is exact; ggml rounds activations to the
 # same type, which adds as much.
 HALF, QUANTISED = 1e-6, 5e-4
-POOLING: tuple[Pooling, ...] = ("mean", "cls", "last")
+LABELS = {"reranker": 1, "roberta_head": 3, "distilbert": 2, "electra": 3}
 
 
 @pytest.fixture(params=cases("bert", "embeddings"))
@@ -39,14 +39,21 @@ def load(source: MemorySource, **options: object) -> LoadedModel:
     return ggmodel.load(source, **{"kv_type": "f32", "flash_attention": "off", **options})
 
 
+def by_pooling(golden: Embeddings) -> dict[Pooling, np.ndarray]:
+    """The golden's vectors, those of each way of pooling alone; a head's scores are "rank"."""
+    ways: tuple[Pooling, ...] = bert.POOLING(golden.config)
+    return dict(zip(ways, np.split(golden.vectors, [64, 128, 192], axis=1), strict=False))
+
+
 def check(model: LoadedModel, golden: Embeddings, bound: float) -> None:
-    """Each way of pooling."""
-    for want, pooling in zip(np.split(golden.vectors, 3, axis=1), POOLING, strict=True):
-        assert nmse(model.embed(golden.texts, pooling=pooling, normalize=False), want) < bound
+    for pooling, want in by_pooling(golden).items():
+        # Rounding is no average in the few numbers that a head makes of a whole row.
+        most = 4 * bound if pooling == "rank" else bound
+        assert nmse(model.embed(golden.texts, pooling=pooling, normalize=False), want) < most
 
 
 def exact(golden: Embeddings) -> float:
-    return EXACT if golden.config["hidden_act"] == "gelu" else TABLE
+    return EXACT if golden.config.get("hidden_act", "gelu") == "gelu" else TABLE
 
 
 def test_every_case_has_its_file():
@@ -54,9 +61,9 @@ def test_every_case_has_its_file():
 
 
 def test_pooling_matters(golden: Embeddings):
-    mean, cls, last = np.split(golden.vectors, 3, axis=1)
-    assert nmse(mean, cls) > 0.01
-    assert nmse(last, cls) > 0.01
+    each = by_pooling(golden)
+    assert nmse(each["mean"], each["cls"]) > 0.01
+    assert nmse(each["last"], each["cls"]) > 0.01
 
 
 @pytest.mark.parametrize("batch_size", [512, 33])
@@ -65,9 +72,10 @@ def test_embeddings(golden: Embeddings, flash_attention: str, batch_size: int):
     given = {"flash_attention": flash_attention, "batch_size": batch_size}
     with load(source_of(golden), **given) as model:
         check(model, golden, exact(golden))
-        mean = np.split(golden.vectors, 3, axis=1)[0]
+        mean = by_pooling(golden)["mean"]
         unit = mean / np.linalg.norm(mean, axis=1, keepdims=True)
-        assert nmse(model.embed(golden.texts, normalize=True), unit) < exact(golden)
+        got = model.embed(golden.texts, pooling="mean", normalize=True)
+        assert nmse(got, unit) < exact(golden)
 
 
 def test_without_ggml_nothing_is_different(golden: Embeddings):
@@ -90,6 +98,52 @@ def test_a_file_says_how_to_pool(number: int, pooling: Pooling):
     with load(with_keys(source, {"bert.pooling_type": number})) as model:
         got, want = model.embed(golden.texts), model.embed(golden.texts, pooling=pooling)
         assert np.array_equal(got, want)
+
+
+@pytest.mark.parametrize("case", LABELS)
+def test_a_head_classifies(case: str):
+    golden = load_embeddings("bert", case)
+    scores = by_pooling(golden)["rank"].astype(np.float64)
+    with load(source_of(golden)) as model:
+        got = model.classify(golden.texts)
+        assert len(model.labels) == LABELS[case] == scores.shape[1]
+        assert np.array_equal(model.embed(golden.texts), model.embed(golden.texts, pooling="rank"))
+    want = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+    want = 1 / (1 + np.exp(-scores)) if LABELS[case] == 1 else want
+    assert np.abs(got - want).max() < 1e-6
+
+
+def test_labels_keep_the_order_of_their_rows():
+    golden = load_embeddings("bert", "roberta_head")
+    named = {str(i): name for i, name in reversed(list(enumerate("abcdefghijkl")))}
+    weights = golden.weights()
+    for name in [name for name in weights if name.startswith("classifier.out_proj")]:
+        weights[name] = np.concatenate([weights[name]] * 4)
+    source = from_hf(find("bert"), {**golden.config, "id2label": named}, weights)
+    with load(source) as model:
+        assert model.labels == list("abcdefghijkl")
+
+
+def test_a_head_of_other_labels_is_refused():
+    source = source_of(load_embeddings("bert", "electra"))
+    keys = {"bert.classifier.output_labels": ["a", "b"]}
+    with pytest.raises(ConfigError, match="2 labels of a head with 3 results"):
+        load(with_keys(source, keys))
+
+
+def test_without_a_head_nothing_is_classified():
+    golden = load_embeddings("bert", "released")
+    with load(source_of(golden)) as model:
+        assert model.labels == []
+        with pytest.raises(Unsupported, match="no head that classifies"):
+            model.classify(golden.texts)
+
+
+def test_positions_of_the_padding_are_left_out():
+    golden = load_embeddings("bert", "xlm_roberta")
+    source, table = source_of(golden), "embeddings.position_embeddings.weight"
+    assert source.tensors["position_embd.weight"].shape == (64, 32)
+    assert bytes(source.data("position_embd.weight")) == golden.weights()[table][3:].tobytes()
 
 
 def with_keys(source: MemorySource, keys: Mapping[str, Any]) -> MemorySource:

@@ -15,6 +15,7 @@ from ggmodel.model import (
     AddConstant,
     Computed,
     Interleaved,
+    LastRows,
     MXFP4Blocks,
     Operation,
     Part,
@@ -41,7 +42,7 @@ def every(base: type) -> set[type]:
 
 
 def test_these_tests_know_all_operations():
-    assert every(Operation) == {PermuteRope, AddConstant, Transpose, Reshape}
+    assert every(Operation) == {PermuteRope, AddConstant, Transpose, Reshape, LastRows}
     assert every(Sources) == {Stack, Part, Interleaved, MXFP4Blocks, Computed}
 
 
@@ -95,6 +96,24 @@ def test_plus_is_invertible_where_the_sum_is_exact(value: int, amount: int):
     x, op = np.array([value / 64], np.float32), AddConstant(amount)
     assert op.to_gguf(x, None)[0] == value / 64 + amount
     assert np.array_equal(op.to_hf(op.to_gguf(x, None), None), x)
+
+
+@pytest.mark.parametrize("others", [0, 1, 3])
+def test_last_rows_leave_out_those_before(others: int):
+    x, op = array(others + 5, 3), LastRows(5, others)
+    kept = op.to_gguf(x, None)
+    assert kept.shape == op.shape(x.shape, None) == (5, 3)
+    assert np.array_equal(kept, x[others:])
+    back = op.to_hf(kept, None)
+    assert back.shape == x.shape
+    assert not back[:others].any()
+    assert np.array_equal(op.to_gguf(back, None), kept)
+
+
+def test_a_table_of_fewer_rows_is_kept_whole():
+    x, op = array(3, 2), LastRows(5)
+    assert op.shape(x.shape, None) == (3, 2)
+    assert np.array_equal(op.to_gguf(x, None), x)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])

@@ -219,6 +219,7 @@ FIXED: Mapping[str, Sequence[Fixed]] = {
     "bert": (
         _fixed("hidden_activation", "gelu", "gelu_new", "gelu_pytorch_tanh"),
         _without_effect("tokenizer.ggml.token_type_count"),  # read with the vocabulary
+        _fixed("classifier.activation", "tanh"),
     ),
 }
 """Architecture → the hyperparameters that llama.cpp does not take from its files, or not as they

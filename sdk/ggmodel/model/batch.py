@@ -34,6 +34,8 @@ class Step:
         spans: rows of images and other items that belong to inputs of this step.
         components: int32 [k, n], see `Model.positions`; None if a model has no positions of its
             own.
+        segments: int32 [n], the text of a pair that each token belongs to, 0 or 1; None is 0
+            everywhere.
         begun: the computation has begun, and has overwritten its cells.
     """
 
@@ -45,6 +47,7 @@ class Step:
     placed: dict[Any, Any] = field(default_factory=dict, kw_only=True)
     spans: tuple[Span, ...] = field(default=(), kw_only=True)
     components: np.ndarray | None = field(default=None, kw_only=True)
+    segments: np.ndarray | None = field(default=None, kw_only=True)
     begun: bool = field(default=False, kw_only=True)
 
     @classmethod

@@ -134,6 +134,14 @@ class Model(Module):
         without logits."""
         return pooled
 
+    def classify(self, ctx: Context, pooled: Tensor) -> Tensor:
+        """Scores F32 [labels, texts] by the head for whole texts, from pooled hidden states
+        F32 [width, texts]; those of labels before a softmax or a sigmoid."""
+        raise Unsupported(
+            f"{self.architecture}: the file has no head that classifies or ranks texts; embed them "
+            "and compare the rows"
+        )
+
     def forward(self, ctx: Context, batch: Batch) -> Tensor:
         """Logits F32 [vocabulary, outputs] of the rows `batch.outputs`, with the config's
         `logit_scale` if it has one."""
@@ -245,6 +253,10 @@ class Model(Module):
         """`project`, its result checked."""
         projects = type(self).project is not Model.project
         return self._run("project", pooled.dim(1), ctx, pooled) if projects else pooled
+
+    def class_scores(self, ctx: Context, pooled: Tensor) -> Tensor:
+        """`classify`, its result checked."""
+        return self._run("classify", pooled.dim(1), ctx, pooled)
 
     @property
     def only_embeds(self) -> bool:

@@ -179,6 +179,29 @@ class Chain(Operation):
         return x
 
 
+@dataclass(frozen=True)
+class LastRows(Operation):
+    """The last rows of a table: files have no positions of tokens that are no text, which some
+    checkpoints have first. Those come back as zeros.
+
+    Args:
+        rows: their number, or the config attribute that holds it.
+        others: the number of those before them.
+    """
+
+    rows: int | str
+    others: int = 0
+
+    def shape(self, shape: tuple[int, ...], config: Any) -> tuple[int, ...]:
+        return (min(shape[0], value_of(config, self.rows)), *shape[1:])
+
+    def to_gguf(self, x: np.ndarray, config: Any) -> np.ndarray:
+        return x[max(0, len(x) - value_of(config, self.rows)) :]
+
+    def to_hf(self, x: np.ndarray, config: Any) -> np.ndarray:
+        return np.pad(x, ((self.others, 0), (0, 0)))
+
+
 class Sources(ABC):
     """The tensors of a checkpoint that a GGUF tensor is made of, if it is not just one.
 

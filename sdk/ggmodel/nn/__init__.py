@@ -63,6 +63,16 @@ if TYPE_CHECKING:
         LocalAttention,
         mel_features,
     )
+    from .encoder import (
+        Encoder,
+        EncoderAttention,
+        EncoderConfig,
+        EncoderHead,
+        EncoderMLP,
+        EncoderText,
+        PostNormLayer,
+        position_table,
+    )
     from .experts import ExpertLinear, GatedExperts, choose_experts, sum_experts
     from .recurrent import (
         TAPS,
@@ -124,6 +134,12 @@ __all__ = [
     "Decoder",
     "DecoderConfig",
     "Embedding",
+    "Encoder",
+    "EncoderAttention",
+    "EncoderConfig",
+    "EncoderHead",
+    "EncoderMLP",
+    "EncoderText",
     "ExpertLinear",
     "Frame",
     "FramePatchEmbedding",
@@ -146,6 +162,7 @@ __all__ = [
     "PerLayerInputs",
     "PermutedAttention",
     "PlainDecoder",
+    "PostNormLayer",
     "PreNormLayer",
     "RMSNorm",
     "Rope",
@@ -177,6 +194,7 @@ __all__ = [
     "mel_features",
     "merge_patches",
     "paper_magnitude",
+    "position_table",
     "resample",
     "rope_sections",
     "scaling_factor",
@@ -202,6 +220,8 @@ _find, __dir__ = lazily(
     {
         "audio": "AUDIO_HOP AUDIO_RATE AudioConfig AudioEncoder "
         "AudioModel ColumnAudioEncoder audio_kv whisper_features",
+        "encoder": "Encoder EncoderAttention EncoderConfig EncoderHead EncoderMLP EncoderText "
+        "PostNormLayer position_table",
         "experts": "ExpertLinear GatedExperts choose_experts sum_experts",
         "conformer": "CONFORMER_EPS MOST_NEARBY ConformerConv "
         "ConformerFeedForward ConformerModel LocalAttention mel_features",

@@ -27,6 +27,7 @@ def attention(
     softcap: float = 0.0,
     sinks: Tensor | None = None,
     vmla: Tensor | None = None,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """Stores keys and values, then attends to all positions that each row sees.
 
@@ -34,7 +35,7 @@ def attention(
         q: [d, heads, n]. k: [d, kv heads, n]. v: [dv, kv heads, n]. No k and v (None) in a layer
             that shares those of another, `cache.shares`.
         scale: of the scores, usually 1/√d.
-        softcap, sinks, vmla: see `Tensor.scaled_dot_product_attention`.
+        softcap, sinks, vmla, bias: see `Tensor.scaled_dot_product_attention`.
 
     Returns:
         F32 [dv · heads, n].
@@ -52,6 +53,7 @@ def attention(
         softcap=softcap,
         cache_config_applied=True,
         parts=cache.parts,
+        bias=bias,
     )
     return out.reshape(out.dim(0) * out.dim(1), -1)
 

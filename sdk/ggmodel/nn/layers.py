@@ -98,6 +98,10 @@ def _relu2(x: Tensor, up: Tensor | None) -> Tensor:
     return x.relu().sqr() if up is None else x.relu().sqr() * up
 
 
+def _tanh(x: Tensor, up: Tensor | None) -> Tensor:
+    return x.tanh() if up is None else x.tanh() * up
+
+
 _KEY = "hidden_activation"  # none of llama.cpp's
 # Names in transformers; "gelu" is the exact form there, and others its tanh form.
 _ACTIVATIONS: dict[str, Callable[[Tensor, Tensor | None], Tensor]] = {
@@ -110,6 +114,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor, Tensor | None], Tensor]] = {
     "quick_gelu": Tensor.quick_gelu,
     "relu": Tensor.relu,
     "relu2": _relu2,
+    "tanh": _tanh,
 }
 
 
@@ -149,24 +154,25 @@ def unless(usual: Any, *keys: str) -> Callable[[Mapping[str, Any]], Any]:
     return find
 
 
-def activation(usual: str, hf: str = "hidden_act", *names: str) -> Any:
+def activation(usual: str, hf: str | tuple[str, ...] = "hidden_act", *names: str) -> Any:
     """A hyperparameter: the name of an activation, written to files only if it is not the usual
     one, as other programs' formats have no key for it.
 
     Args:
         usual: the activation of files, and of configs, without the key.
-        hf: the key in a Hugging Face config.
+        hf: the key in a Hugging Face config, or several.
         names: the keys in files; "hidden_activation" by default.
 
     Raises:
         ConfigError: when a config is read that has an unknown activation; lists the supported ones.
     """
-    unusual = unless(usual, hf)
+    keys = (hf,) if isinstance(hf, str) else hf
+    unusual = unless(usual, *keys)
 
     def find(config: Mapping[str, Any]) -> Any:
         value = unusual(config)
         if value is not None:
-            check_activation(value, hf)
+            check_activation(value, " or ".join(keys))
         return value
 
     return kv(*(names or (_KEY,)), hf=find, default=usual)

@@ -153,6 +153,9 @@ class Tokenizer:
         self.eog = end_tokens(vocab)
         self._first = [self.bos] if self.add_bos and self.bos is not None else []
         self._last = [closing] if self.add_eos and closing is not None else []
+        between = vocab.token_id("seperator", closing)
+        doubled = self._flag("add_sep", between, False)
+        self._between = [between] if doubled and between is not None else []
 
     def _flag(self, name: str, token: int | None, default: bool) -> bool:
         key = f"{PREFIX}{name}_token"
@@ -212,6 +215,26 @@ class Tokenizer:
         if add_special:
             ids += self._last
         return ids
+
+    def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
+        """The ids of two texts as one, with the tokens that the vocabulary wants around and
+        between them, and the text that each id belongs to, 0 or 1.
+
+        Special tokens in the texts are plain text.
+
+        Raises:
+            TokenizerError: as for `encode`, or the vocabulary ends no text, and so joins none.
+        """
+        if not self._last:
+            raise TokenizerError(
+                "the vocabulary has no token that ends a text, so two texts cannot be told apart"
+            )
+        one, two = (
+            self.encode(text, add_special=False, parse_special=False) for text in (first, second)
+        )
+        begin = [*self._first, *one, *self._last, *self._between]
+        end = [*two, *self._last]
+        return begin + end, [0] * len(begin) + [1] * len(end)
 
     def _spelled(self, parts: Iterable[str | int]) -> list[str | int]:
         """Spells the texts between special tokens as the vocabulary does."""

@@ -206,8 +206,9 @@ class Attention(Node):
         softcap: float = 0.0,
         cache_config_applied: bool = False,
         parts: tuple[Part, ...] = (),
+        bias: Node | None = None,
     ) -> Self:
-        """softmax(scale · K·q + mask) · V for each head.
+        """softmax(scale · K·q + bias + mask) · V for each head.
 
         Queries self [d, heads, n], key [d, kv heads, m], value [dv, kv heads, m] →
         [dv, heads, n] F32.
@@ -225,6 +226,7 @@ class Attention(Node):
             parts: rows that attend to cells of their own, all rows in order; only where the
                 backend's `CacheConfig` says `parts`. The mask is then [m], the masks [cells, rows]
                 of one part after the other.
+            bias: F32 [m', n, heads] of the first m' keys, which are all that count; never fused.
         """
         if not (math.isfinite(scale) and 0 <= softcap < math.inf):
             reason = f"scale {scale}, softcap {softcap}: finite, and a softcap of 0 or more"
@@ -232,37 +234,46 @@ class Attention(Node):
         graph = self.graph or key.graph or value.graph
         config = graph.backend.cache_config if graph is not None else None
         permuted_v = cache_config_applied and config is not None and config.permuted_v
-        q = record(self, "permute", order=(0, 2, 1, 3))
-        k = record(key, "permute", order=(0, 2, 1, 3))
-        flash = graph is not None and graph.backend.flash_attention and not permuted_v
-        if parts and not flash:
-            raise TensorError("attention has parts only as a fused op")
-        if flash:
+        q, k = (record(x, "permute", order=(0, 2, 1, 3)) for x in (self, key))
+        fused = bias is None and not permuted_v
+        if fused and graph is not None and graph.backend.flash_attention:
             v = record(value, "permute", order=(0, 2, 1, 3))
-            apart = {"parts": parts} if parts else {}
-            out = record(
-                q, "flash_attention", k, v, mask, sinks, scale=scale, softcap=softcap, **apart
-            )
+            options = {"scale": scale, "softcap": softcap, **({"parts": parts} if parts else {})}
+            out = record(q, "flash_attention", k, v, mask, sinks, **options)
             if vmla is None:
                 return out
             heads_last = record(out, "permute", order=(0, 2, 1, 3))
         else:
+            if parts:
+                raise TensorError("attention has parts only as a fused op")
             if not permuted_v:
                 value = record(record(value, "permute", order=(1, 2, 0, 3)), "contiguous")
-            weights = _weights(q, k, mask, sinks, scale, softcap)
+            weights = _weights(q, k, mask, sinks, scale, softcap, bias)
             heads_last = record(value, "mulmat", weights)
         if vmla is not None:
             heads_last = record(vmla, "mulmat", heads_last)
         return record(record(heads_last, "permute", order=(0, 2, 1, 3)), "contiguous")
 
 
-def _weights(q: T, k: T, mask: Node | None, sinks: Node | None, scale: float, softcap: float) -> T:
-    """softmax(scale · K·q + mask) of queries [d, n, heads] and keys [d, m, kv heads] →
+def _weights(
+    q: T,
+    k: T,
+    mask: Node | None,
+    sinks: Node | None,
+    scale: float,
+    softcap: float,
+    bias: Node | None = None,
+) -> T:
+    """softmax(scale · K·q + bias + mask) of queries [d, n, heads] and keys [d, m, kv heads] →
     [m, n, heads]."""
     scores = record(k, "mulmat", q, full_precision=True)
     if softcap:
         capped = record(record(scores, "scale", s=scale / softcap), "tanh")
         scores, scale = record(capped, "scale", s=softcap), 1.0
+    if bias is not None:
+        if more := k.ne[1] - bias.ne[0]:
+            bias = record(bias, "pad", amounts=(more, 0, 0, 0))
+        scores, scale = record(record(scores, "scale", s=scale), "add", bias), 1.0
     return record(scores, "softmax", mask, sinks, scale=scale)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,7 +12,7 @@ import numpy as np
 from ...errors import ComputeError, ConfigError, PromptError, Unsupported
 from ...gguf_file import TensorSource
 from ...gguf_file.values import KeyValues
-from ...ml import Backend, BackendMemory
+from ...ml import Backend, BackendMemory, Context, Tensor
 from ...model import LoadReport, Model, MultimodalEmbedding, Step
 from ...resources import Closing, reported
 from ..engine.engine import Engine
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from ..engine.graphs import Graphs
     from ..loading.preparation import Devices
 
-Pooling = Literal["mean", "cls", "last"]
+Pooling = Literal["mean", "cls", "last", "rank"]
 
-_POOLINGS: tuple[Pooling, ...] = ("mean", "cls", "last")
-# The values of `pooling_type` in GGUF; 0 is none, with 4 a model ranks documents.
-_BY_NUMBER: dict[int, Pooling] = {0: "mean", 1: "mean", 2: "cls", 3: "last"}
+_POOLINGS: tuple[Pooling, ...] = ("mean", "cls", "last", "rank")
+# The values of `pooling_type` in GGUF; 0 is none.
+_BY_NUMBER: dict[int, Pooling] = {0: "mean", 1: "mean", 2: "cls", 3: "last", 4: "rank"}
 
 
 def pooling_of(metadata: Mapping[str, Any], name: str | None) -> Pooling:
@@ -78,14 +78,20 @@ def read_texts(prompts: Prompts, texts: Iterable[str | Sequence[int]]) -> list[n
     return ids
 
 
-def embed(engine: Engine, texts: Sequence[np.ndarray], pooling: Pooling) -> np.ndarray:
-    """One row a text, float32 [texts, width].
+def embed(
+    engine: Engine,
+    texts: Sequence[np.ndarray],
+    pooling: Pooling,
+    segments: Sequence[np.ndarray] | None = None,
+) -> np.ndarray:
+    """One row a text, float32 [texts, width]; [texts, labels] of the head's scores for "rank".
 
     Texts of similar length share a step, as many as the batch size has room for; a longer text
     takes several. Each step has a cache of its own, and between two of them requests go on.
 
     Args:
         texts: token ids, int32 [n] each, that `Prompts.read` gave.
+        segments: of pairs, the text that each token belongs to, as `Step.segments`.
 
     Raises:
         Unsupported: the architecture has no embeddings.
@@ -105,26 +111,39 @@ def embed(engine: Engine, texts: Sequence[np.ndarray], pooling: Pooling) -> np.n
         longest = len(texts[rest[0]])
         count = max(1, engine.batch_size // longest)
         together, rest = rest[:count], rest[count:]
-        rows |= engine.call(partial(_embed, engine, {i: texts[i] for i in together}, pooling))
+        pairs = None if segments is None else [segments[i] for i in together]
+        chosen = {i: texts[i] for i in together}
+        rows |= engine.call(partial(_embed, engine, chosen, pooling, pairs))
     return np.stack([rows[i] for i in range(len(texts))])
 
 
 def _embed(
-    engine: Engine, texts: Mapping[int, np.ndarray], pooling: Pooling
+    engine: Engine,
+    texts: Mapping[int, np.ndarray],
+    pooling: Pooling,
+    segments: Sequence[np.ndarray] | None,
 ) -> dict[int, np.ndarray]:
     """Rows float32 [width] of texts that are computed together, by number; in the engine's
     thread."""
     longest = max(len(text) for text in texts.values())
+    ranks = pooling == "rank"
+    if ranks:
+        pooling = _BY_NUMBER[getattr(engine.model.config, "head_pools", 2)]
     with Scoring(engine).graphs(engine.model.states, len(texts), longest) as graphs:
-        pooled = _pool(engine, graphs, list(texts.values()), pooling)
+        pooled = _pool(engine, graphs, list(texts.values()), pooling, segments)
     for i, row in zip(texts, pooled, strict=True):
         if not np.isfinite(row).all():
             raise ComputeError(f"the model's hidden states of text {i} are not finite")
-    return dict(zip(texts, _project(engine, pooled), strict=True))
+    last = engine.model.class_scores if ranks else engine.model.embeddings
+    return dict(zip(texts, _project(engine, pooled, last), strict=True))
 
 
 def _pool(
-    engine: Engine, graphs: Graphs, texts: Sequence[np.ndarray], pooling: Pooling
+    engine: Engine,
+    graphs: Graphs,
+    texts: Sequence[np.ndarray],
+    pooling: Pooling,
+    segments: Sequence[np.ndarray] | None,
 ) -> np.ndarray:
     """Pooled hidden states, float32 [texts, width]. Several texts fit a step together."""
     sums: np.ndarray | None = None
@@ -142,6 +161,8 @@ def _pool(
         outputs = np.flatnonzero(selected[pooling]).astype(np.int32)
         tokens = np.concatenate(pieces)
         step = Step(tokens, positions, sequences, outputs)
+        if segments is not None:
+            step.segments = np.concatenate([s[start : start + engine.batch_size] for s in segments])
         if graphs.histories is not None:
             step.components = graphs.histories.components(tokens, positions, sequences)
         graphs.cache.start_forward(step)
@@ -154,11 +175,13 @@ def _pool(
     return (sums / counts).astype(np.float32)
 
 
-def _project(engine: Engine, pooled: np.ndarray) -> np.ndarray:
+def _project(
+    engine: Engine, pooled: np.ndarray, last: Callable[[Context, Tensor], Tensor]
+) -> np.ndarray:
     """Pooled rows after the architecture's last layers, float32 [texts, width]."""
     with engine.backend.new_context() as ctx, ctx.trace():
         before = ctx.input().from_floats(pooled)
-        after = engine.model.embeddings(ctx, before)
+        after = last(ctx, before)
         if after is before:
             return pooled
         ctx.compute(after)
@@ -169,6 +192,15 @@ def normalized(rows: np.ndarray) -> np.ndarray:
     """Rows of length 1, float32 [n, width]; those that are zero stay so."""
     lengths = np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
     return (rows / np.where(lengths > 0, lengths, 1)).astype(np.float32)
+
+
+def probabilities(scores: np.ndarray) -> np.ndarray:
+    """Scores of labels [n, labels] as probabilities, float32: a softmax, or a sigmoid of one."""
+    if scores.shape[1] == 1:
+        scores = np.concatenate([np.zeros_like(scores), scores], axis=1)
+        return probabilities(scores)[:, 1:]
+    powers = np.exp(scores.astype(np.float64) - scores.max(axis=1, keepdims=True))
+    return (powers / powers.sum(axis=1, keepdims=True)).astype(np.float32)
 
 
 _CLOSE_SECONDS = 0.3  # seconds that closing waits for a step in another process
@@ -282,7 +314,8 @@ class LoadedModel(Answering, Closing):
         Args:
             texts: a list of texts, or of token ids each.
             pooling: "mean" of all tokens, "cls" (the first) or "last"; None takes the file's
-                (`pooling_type`), else the mean.
+                (`pooling_type`), else the mean. "rank" gives the scores of a head for whole texts,
+                float32 [n, labels], of which `classify` and `rerank` make more.
             normalize: make rows of length 1; zero rows stay zero.
 
         Raises:
@@ -295,6 +328,57 @@ class LoadedModel(Answering, Closing):
         chosen = pooling_of(self.source.metadata, pooling)
         rows = embed(self.engine, read_texts(self.prompts, texts), chosen)
         return normalized(rows) if normalize else rows
+
+    @property
+    def labels(self) -> list[str]:
+        """The labels of the head for whole texts, in order of its scores; none without a head."""
+        return list(getattr(self.model.config, "labels", None) or ())
+
+    @reported
+    def classify(self, texts: Sequence[str | Sequence[int]]) -> np.ndarray:
+        """The probability of each of `labels`, float32 [n, labels], by the model's head for whole
+        texts: a softmax over labels, a sigmoid where there is one.
+
+        Args:
+            texts: as for `embed`.
+
+        Raises:
+            Unsupported: the file has no such head.
+            PromptError, ComputeError: as for `embed`.
+        """
+        return probabilities(self.embed(texts, pooling="rank"))
+
+    @reported
+    def rerank(
+        self, query: str, documents: Sequence[str], *, normalize: bool = False
+    ) -> np.ndarray:
+        """How well each document answers a query, float32 [n], in the order of the documents: the
+        larger, the better. Query and document are one text of two parts, as the model's tokenizer
+        joins them.
+
+        Args:
+            normalize: give probabilities from 0 to 1, a sigmoid of the scores.
+
+        Raises:
+            Unsupported: the file has no head that ranks, or one of more than two labels. The score
+                of a head with two is what the second has more than the first.
+            PromptError: no documents, or one is too long with the query.
+            ComputeError: the model's hidden states are not finite.
+        """
+        self._check_open()
+        if isinstance(documents, str) or not documents:
+            raise PromptError("documents is a list of texts, of one at least")
+        encode = self.prompts.vocabulary().encode_pair
+        pairs = [encode(query, document) for document in documents]
+        ids = read_texts(self.prompts, [ids for ids, _ in pairs])
+        rows = embed(self.engine, ids, "rank", [np.array(s, np.int32) for _, s in pairs])
+        if rows.shape[1] > 2:
+            raise Unsupported(
+                f"the head has {rows.shape[1]} labels ({', '.join(self.labels)}), and no score of "
+                "a document; use classify"
+            )
+        scores = rows[:, -1] if rows.shape[1] == 1 else rows[:, 1] - rows[:, 0]
+        return probabilities(scores[:, None])[:, 0] if normalize else scores
 
     @reported
     def encode_media(self, kind: str, item: Any, /, **data: Any) -> list[MultimodalEmbedding]:

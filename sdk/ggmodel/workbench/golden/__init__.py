@@ -373,7 +373,7 @@ def _rounded(loading: Loading, golden: Golden, bound: float) -> Iterator[Run]:
 
 
 def _embedded(loading: Loading, golden: Embeddings, name: str, bound: float) -> Outcome:
-    ways = getattr(loading.cases.module, "POOLING", (None,))
+    ways = loading.cases.ways(golden.config)
 
     def vectors(model: LoadedModel, groups: list[list[list[int]]]) -> np.ndarray:
         each = [np.concatenate([model.embed(g, pooling=way) for g in groups]) for way in ways]

@@ -161,8 +161,7 @@ class Case:
             .copy()
             for name, info in source.tensors.items()
         }
-        ways = getattr(loading.cases.module, "POOLING", (None,))
-        self._texts, self._items = _results(golden, ways)
+        self._texts, self._items = _results(golden, loading.cases.ways(golden.config))
         keys = KeyValues(source.metadata, source.name)
         config = config_class(of_source(keys, loading.models))
         read, self._keys = config.read(keys), dict[str, str]()

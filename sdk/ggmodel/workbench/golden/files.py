@@ -89,6 +89,11 @@ class Cases:
         kind = Golden if case in self.configs else Embeddings
         return kind.load(self.path(case))
 
+    def ways(self, config: Mapping[str, Any]) -> Any:
+        """The ways of pooling whose results a vector concatenates."""
+        ways = getattr(self.module, "POOLING", None)
+        return ways(config) if callable(ways) else ways or (None,)
+
     @property
     def weight(self) -> Weight:
         """The rule for weights of Hugging Face tensors: the module's or the common one."""

@@ -35,9 +35,11 @@ for cases whose files are compared from their bytes on (torchvision prepares pic
 for embedding models
 
     EMBEDDINGS  case → (config.json, {name: shape} of the layers behind it, lengths of texts)
-    embed(states, layers) → tensor: the vector of a text from its hidden states [n, width]
-    POOLING     ways of pooling ("mean", "cls", "last") whose results the vector concatenates; the
-                model's own by default
+    embed(states, layers) → tensor: the vector of a text from its hidden states [n, width]; the
+                layers "logits" are the scores of a head for whole texts
+    POOLING     ways of pooling ("mean", "cls", "last", "rank") whose results the vector
+                concatenates, or a function of config.json that gives them; the model's own by
+                default
 
 optional, for any case:
 
@@ -414,8 +416,12 @@ def embeddings(cases: Cases, name: str, models: str | Path | None = None) -> Emb
     model = loaded(config, cases.weights(tensors))
     texts = [draw_prompt(name, i, n, config["vocab_size"]) for i, n in enumerate(lengths)]
     with torch.no_grad():
-        states = [model(torch.tensor([ids])).last_hidden_state[0] for ids in texts]
-        vectors = [cases.module.embed(rows, layers).numpy() for rows in states]
+        each = [model(torch.tensor([ids]), output_hidden_states=True) for ids in texts]
+        vectors = []
+        for out in each:
+            logits = {"logits": out.logits[0]} if hasattr(out, "logits") else {}
+            states = out.hidden_states[-1] if logits else out.last_hidden_state
+            vectors.append(cases.module.embed(states[0], {**layers, **logits}).numpy())
     return Embeddings(
         folder=cases.folder,
         config=config,

@@ -1,0 +1,292 @@
+"""An encoder of text: every token of a text sees all of it, and nothing is remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..errors import ConfigError
+from ..ml import Context, DType, Tensor
+from ..model.batch import Batch, Step
+from ..model.cache import LayerMemory
+from ..model.config import Config
+from ..model.model import Model
+from ..model.module import Module, gguf, kv
+from ..model.operations import LastRows
+from .decoder import attention, keep_rows
+from .layers import Embedding, LayerNorm, Linear, activate, activation, check_activation
+
+RANK = 4  # the value of `pooling_type` of a model with a head for whole texts
+_HEAD = "ForSequenceClassification"
+# Classes of transformers whose heads have another activation than tanh.
+_ACTIVATIONS = {"DistilBert": "relu", "Electra": "gelu"}
+
+
+def _head_of(hf: Mapping[str, Any]) -> str:
+    """The first class of a config that is one with a head, without the end of its name; or ""."""
+    names = [str(n) for n in hf.get("architectures") or () if str(n).endswith(_HEAD)]
+    return names[0].removesuffix(_HEAD) if names else ""
+
+
+def head_labels(hf: Mapping[str, Any]) -> list[str] | None:
+    """For `kv(hf=…)`: the labels of a checkpoint's head in order of its rows, from `id2label`; None
+    for a checkpoint without a head for whole texts."""
+    if not _head_of(hf):
+        return None
+    named, count = hf.get("id2label"), hf.get("num_labels")
+    if not isinstance(named, Mapping):
+        return [f"LABEL_{i}" for i in range(count if isinstance(count, int) else 2)]
+    return [str(named[i]) for i in sorted(named, key=int)]
+
+
+def head_pooling(hf: Mapping[str, Any]) -> int | None:
+    """For `kv(hf=…)`: the `pooling_type` of a checkpoint with a head; None for others."""
+    return RANK if _head_of(hf) else None
+
+
+def head_activation(hf: Mapping[str, Any]) -> str | None:
+    """For `kv(hf=…)`: the activation of a checkpoint's head where it is not tanh."""
+    return hf.get("classifier_activation") or _ACTIVATIONS.get(_head_of(hf))
+
+
+class EncoderConfig(Config):
+    """The usual hyperparameters of an encoder, in the spellings of checkpoints of the BERT family;
+    a subclass redeclares those that differ.
+
+    Attributes:
+        labels: of the head for whole texts, in order of its results.
+        head_pools: how its input is pooled, a number as of `pooling_type`.
+    """
+
+    fixed = {"sinusoidal_pos_embds": ..., "is_causal": ...}
+
+    layers: int = kv("block_count", hf=("num_hidden_layers", "n_layers"))
+    width: int = kv("embedding_length", hf=("hidden_size", "dim"))
+    ffn: int = kv("feed_forward_length", hf=("intermediate_size", "hidden_dim"))
+    heads: int = kv(
+        "attention.head_count", hf=("num_attention_heads", "n_heads"), least=1, divides="width"
+    )
+    eps: float = kv(
+        "attention.layer_norm_epsilon", hf=("layer_norm_eps", lambda hf: 1e-12), default=1e-12
+    )
+    context: int = kv("context_length", hf="max_position_embeddings")
+    causal: bool = kv("attention.causal", hf=lambda hf: hf.get("is_decoder", False), default=False)
+    activation: str = activation("gelu")
+    pooling: int | None = kv("pooling_type", hf=("pooling_type", head_pooling))
+    types: int = kv("tokenizer.ggml.token_type_count", hf="type_vocab_size", default=2)
+    labels: list | None = kv("classifier.output_labels", hf=head_labels)
+    head_pools: int = kv("classifier.pooling_type", hf=lambda hf: None, default=2)
+    head_act: str = kv("classifier.activation", hf=head_activation, default="tanh")
+    head_dim = property(lambda h: h.width // h.heads)
+
+
+class EncoderAttention(Module):
+    """Attention of all tokens to all, rotated where the layer's memory has a rope. Reads the
+    config's `width`, `heads` and `head_dim`."""
+
+    config: Any
+    q: Linear = gguf("attn_q", hf=("self.query", "q_lin", "attn.q", "q_proj"), shape=("width",) * 2)
+    k: Linear = gguf("attn_k", hf=("self.key", "k_lin", "attn.k", "k_proj"), shape=("width",) * 2)
+    v: Linear = gguf("attn_v", hf=("self.value", "v_lin", "attn.v", "v_proj"), shape=("width",) * 2)
+    out: Linear = gguf(
+        "attn_output", hf=("output.dense", "out_lin", "attn.o", "o_proj"), shape=("width",) * 2
+    )
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """x [width, n] → queries, keys and values [head_dim, heads, n], not yet rotated."""
+        h = self.config
+        q, k, v = (p(x).reshape(h.head_dim, h.heads, -1) for p in (self.q, self.k, self.v))
+        return q, k, v
+
+    def forward(
+        self, x: Tensor, batch: Batch, cache: LayerMemory, bias: Tensor | None = None
+    ) -> Tensor:
+        """x [width, n] → [width, n] F32.
+
+        Args:
+            bias: F32 [n, n, heads], added to the scores of keys (dim 0) for queries (dim 1).
+        """
+        q, k, v = self.project(x)
+        if cache.rope is not None:
+            q, k = cache.rotate(q, batch.positions), cache.rotate(k, batch.positions)
+        scale = self.config.head_dim**-0.5
+        return self.out(attention(q, k, v, cache, scale=scale, bias=bias))
+
+
+class EncoderMLP(Module):
+    """down(activation(up(x))), or with a gate down(activation(gate(x)) · up(x)). Reads the config's
+    `width`, `ffn` and `activation`."""
+
+    config: Any
+    gate: Linear | None = gguf("ffn_gate", hf="gate_proj", shape=("width", "ffn"))
+    up: Linear = gguf(
+        "ffn_up", hf=("intermediate.dense", "lin1", "up_proj"), shape=("width", "ffn")
+    )
+    down: Linear = gguf(
+        "ffn_down", hf=("output.dense", "lin2", "down_proj"), shape=("ffn", "width")
+    )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [width, n] → [width, n]."""
+        act, up = self.config.activation, self.up(x)
+        return self.down(
+            activate(act, up) if self.gate is None else activate(act, self.gate(x), up)
+        )
+
+
+class PostNormLayer(Module):
+    """norm(x + attn(x)), then norm(x + ffn(x)), as BERT has it. A subclass annotates `attn` and
+    `ffn` if it has others."""
+
+    attn: EncoderAttention = gguf(hf=("attention", "self_attn"))
+    attn_norm: LayerNorm = gguf(
+        "attn_output_norm",
+        hf=(
+            *("attention.output.LayerNorm", "sa_layer_norm", "attention.LayerNorm"),
+            "post_attention_layernorm",
+        ),
+        shape=("width",),
+    )
+    ffn: EncoderMLP = gguf(hf=("", "ffn", "mlp"))
+    norm: LayerNorm = gguf(
+        "layer_output_norm",
+        hf=("output.LayerNorm", "output_layer_norm", "post_mlp_layernorm"),
+        shape=("width",),
+    )
+
+    def forward(
+        self, x: Tensor, batch: Batch, cache: LayerMemory, outputs: Tensor | None, *more: Any
+    ) -> Tensor:
+        """x [width, n] → [width, n], or the rows `outputs` of it. `more` goes to `attn`."""
+        x, y = keep_rows(outputs, x, self.attn(x, batch, cache, *more))
+        x = self.attn_norm(x + y)
+        return self.norm(x + self.ffn(x))
+
+
+class EncoderHead(Module):
+    """The head for whole texts: out(norm(activation(dense(x)))). Reads the config's `width` and
+    `head_act`."""
+
+    config: Any
+    # Absolute, so that it makes no head alone: BERT's pooler is there without one, too.
+    dense: Linear | None = gguf(
+        "cls",
+        hf=("classifier.dense", "pre_classifier", "bert.pooler.dense", "head.dense"),
+        shape=("width", "width"),
+        root=True,
+    )
+    norm: LayerNorm | None = gguf("cls.norm", hf="head.norm", shape=("width",))
+    out: Linear = gguf(
+        "cls.output", hf=("classifier.out_proj", "classifier"), shape=("width", None)
+    )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Pooled hidden states [width, texts] → [labels, texts], before a softmax or a sigmoid."""
+        if self.dense is not None:
+            x = activate(self.config.head_act, self.dense(x))
+        return self.out(x if self.norm is None else self.norm(x))
+
+
+def segments(step: Step) -> np.ndarray:
+    """Which text of a pair each token belongs to, int32 [n]; for `Batch.feed`."""
+    return np.zeros(len(step.tokens), np.int32) if step.segments is None else step.segments
+
+
+_WORDS = "embeddings.{}_embeddings"
+
+
+def position_table() -> Any:
+    """A field: the embedding of positions, of which the last `context` count."""
+    return gguf(
+        "position_embd",
+        hf=_WORDS.format("position"),
+        op=LastRows("context"),
+        shape=("width", "context"),
+    )
+
+
+# Names of the body within checkpoints with a head.
+BODIES = ("", "bert", "roberta", "distilbert", "electra", "mpnet", "nomic_bert", "model")
+
+
+class EncoderText(Module):
+    """The embeddings of tokens and their types, and layers. A subclass annotates `layers` if they
+    are no `PostNormLayer`.
+
+    Attributes:
+        positions: the embedding of positions; None for encoders that rotate, or have a `bias`. A
+            subclass declares the field, `position_table()`.
+    """
+
+    config: Any
+    tokens: Embedding = gguf("token_embd", hf=_WORDS.format("word"), shape=("width", None))
+    positions: Any = None
+    types: Embedding | None = gguf(
+        "token_types", hf=_WORDS.format("token_type"), shape=("width", "types")
+    )
+    norm: LayerNorm = gguf("token_embd_norm", hf="embeddings.LayerNorm", shape=("width",))
+    layers: list[PostNormLayer] = gguf(
+        "blk", hf=("encoder.layer", "transformer.layer", "layers"), n="layers"
+    )
+
+    def embedded(self, batch: Batch) -> Tensor:
+        """F32 [width, n] that enters the first layer."""
+        x = self.tokens(batch.inputs)
+        if self.positions is not None:
+            x = x + self.positions(batch.positions)
+        if self.types is not None:
+            if self.types.weight.dim(1) > 1:
+                x = x + self.types(batch.feed(segments, DType.I32, batch.size))
+            else:
+                x = x + self.types.weight.cast(DType.F32)
+        return self.norm(x)
+
+    def bias(self, batch: Batch) -> Tensor | None:
+        """F32 [n, n, heads], added to scores of attention in all layers; None adds none."""
+        return None
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Hidden states F32 [width, outputs]."""
+        x, bias = self.embedded(batch), self.bias(batch)
+        more = () if bias is None else (bias,)
+        for layer, cache, outputs in batch.through(self.layers):
+            x = layer(x, batch, cache, outputs, *more)
+        return x
+
+
+class Encoder(Model):
+    """The body, and the head of a checkpoint that has one. A subclass writes `caches`, and
+    annotates `config` and `text` if it has others."""
+
+    config: EncoderConfig
+    text: EncoderText = gguf(hf=BODIES)
+    classifier: EncoderHead | None
+    # Heads for training, and positions that older versions of transformers saved.
+    ignore_hf = (
+        *("*pooler.dense.*", "cls.*", "lm_head.*", "vocab_*", "*embeddings.position_ids"),
+        *("discriminator_predictions.*", "generator_predictions.*", "generator_lm_head.*"),
+    )
+
+    def validate(self) -> None:
+        """
+        Raises:
+            ConfigError: causal attention, an unknown activation, or other labels than the head has.
+        """
+        h = self.config
+        if h.causal:
+            raise ConfigError(
+                f"{self.architecture} with causal attention; only bidirectional is supported"
+            )
+        check_activation(h.activation)
+        check_activation(h.head_act, "classifier.activation")
+        rows = 0 if self.classifier is None else self.classifier.out.weight.dim(1)
+        if rows and h.labels is not None and len(h.labels) != rows:
+            raise ConfigError(f"{len(h.labels)} labels of a head with {rows} results")
+
+    def hidden(self, ctx: Context, batch: Batch) -> Tensor:
+        return self.text(batch)
+
+    def classify(self, ctx: Context, pooled: Tensor) -> Tensor:
+        return super().classify(ctx, pooled) if self.classifier is None else self.classifier(pooled)
