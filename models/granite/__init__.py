@@ -1,1 +1,1 @@
-"""Granite: the architecture `granite` (Granite 3, dense)."""
+"""Granite: the architectures `granite` (Granite 3, dense) and `granitehybrid` (Granite 4)."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ggmodel import kv, nn
-from ggmodel.errors import ConfigError
+from ggmodel.kvcache import Recurrent
 
 
 def _width(hf: Mapping[str, Any]) -> int:
@@ -22,11 +22,9 @@ def _width(hf: Mapping[str, Any]) -> int:
 def _kv_heads(hf: Mapping[str, Any]) -> list[int]:
     """Layer → heads of keys and values; 0 for a layer that is a convolution."""
     layers = range(hf["num_hidden_layers"])
-    attending, kinds = hf.get("full_attn_idxs", layers), hf.get("layer_types")
-    kinds = kinds or ["full_attention" if i in attending else "conv" for i in layers]
-    if unknown := {*kinds} - {"full_attention", "conv"}:
-        raise ConfigError(f"layer_types has {min(unknown)!r:.40}; supported: full_attention, conv")
-    return [hf["num_key_value_heads"] if kind == "full_attention" else 0 for kind in kinds]
+    attending = hf.get("full_attn_idxs", layers)
+    conv = nn.recurrent_layers(hf) or [i not in attending for i in layers]
+    return [0 if without else hf["num_key_value_heads"] for without in conv]
 
 
 def _taps(hf: Mapping[str, Any]) -> int:
@@ -45,7 +43,7 @@ def _biased(hf: Mapping[str, Any]) -> bool | None:
 SIGMOID = 2  # in llama.cpp's list of functions that weigh experts
 
 
-class Lfm2Config(nn.DecoderConfig):
+class Lfm2Config(nn.HybridConfig):
     # The tensors tell the same.
     fixed, unread = {"conv_bias": ..., "tie_embedding": ...}, ("dense_layers", "gating")
 
@@ -63,7 +61,5 @@ class Lfm2Config(nn.DecoderConfig):
     # Not a key of llama.cpp: the bias is then zeros.
     biased: bool = kv("use_expert_bias", hf=_biased, default=True)
     activation: Any = "silu"
-    kv_heads: Any = property(lambda h: max(h.each_kv_heads))
     three_widths = property(lambda h: 3 * h.width)
-    # Layer → whether it is a convolution.
-    conv = property(lambda h: [heads == 0 for heads in h.each_kv_heads])
+    states = property(lambda h: Recurrent(conv=(h.kernel - 1, h.width)))

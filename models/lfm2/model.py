@@ -9,8 +9,7 @@ import numpy as np
 
 from ggmodel import Module, Tensor, gguf, nn, register
 from ggmodel.errors import ConfigError
-from ggmodel.kvcache import Causal, LayerStates, Recurrent
-from ggmodel.ml import RopeType
+from ggmodel.kvcache import LayerStates
 from ggmodel.model import Batch, Computed, Operation, Stack
 from ggmodel.nn import ExpertLinear, Linear, RMSNorm
 
@@ -113,27 +112,15 @@ class Layer(nn.PreNormLayer):
 
 
 @register("lfm2", hf="Lfm2ForCausalLM")
-class LFM2(nn.Decoder):
+class LFM2(nn.HybridDecoder):
     config: Lfm2Config
     layers: list[Layer]
     norm: RMSNorm = gguf("token_embd_norm", hf="model.embedding_norm", shape=("width",))
 
     def validate(self) -> None:
-        h, tensors = self.config, [isinstance(layer.attn, ShortConv) for layer in self.layers]
-        if h.conv != tensors:
-            declared, stored = ([i for i, x in enumerate(of) if x] for of in (h.conv, tensors))
-            raise ConfigError(
-                f"layers {declared} of {len(h.conv)} are convolutions by attention.head_count_kv, "
-                f"{stored} of {len(tensors)} by the tensors"
-            )
-        if h.gating != SIGMOID:
-            raise ConfigError(f"expert_gating_func is {h.gating}; supported: {SIGMOID}, sigmoid")
-
-    def caches(self) -> list[Causal | Recurrent]:
-        h = self.config
-        causal = Causal(self.rotary.rope(RopeType.NEOX))
-        state = Recurrent(conv=(h.kernel - 1, h.width))
-        return [state if conv else causal for conv in h.conv]
+        super().validate()
+        if (gating := self.config.gating) != SIGMOID:
+            raise ConfigError(f"expert_gating_func is {gating}; supported: {SIGMOID}, sigmoid")
 
 
 @register("lfm2moe", hf="Lfm2MoeForCausalLM")

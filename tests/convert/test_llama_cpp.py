@@ -111,6 +111,12 @@ NOTES: dict[str, list[str]] = {
         *(f"{REFUSES}it has no place for blk.0.ssm_{part}.bias" for part in ("in", "out")),
         f"{REFUSES}it needs blk.0.ssm_conv1d.bias",
     ],
+    "granitehybrid/attention": [
+        f"{REFUSES}attention.head_count_kv is [2, 2, 2], not one with 0, a layer with states",
+    ],
+    "granitehybrid/experts": [
+        f"{REFUSES}it has no place for blk.1.ssm_{part}.bias" for part in ("in", "out")
+    ],
     "mistral/window": [f"{REFUSES}it has no architecture 'mistral'"],
     "mllama/images": [f"{REFUSES}it has no architecture 'mllama'"],
     "mistral3/ministral": [
@@ -160,6 +166,7 @@ SAME = """
     llama/attention_bias llama/experts
     llama/linear_rope llama/llama3_rope llama/longrope llama/tied
     mamba/published mamba2/published
+    granitehybrid/dense
     mistral/no_window mistral3/images mistral3/pixtral mistral3/text
     olmo2/plain paddleocr/pages phi3/long phi3/partial qwen2/tied qwen2/unused_window qwen2/yarn
     qwen3/experts

@@ -18,10 +18,15 @@ ALL = [
 ]
 # Architectures, and cases of others, with a state of all tokens so far, which no cache can shorten
 # at its beginning, or with learned positions, which nothing moves.
-STATES = {"lfm2", "mamba", "mamba2", "qwen35", "qwen3vl/qwen35", "whisper"}
-STATELESS = {"qwen35/uncovered_pairs", "qwen35/wide_sections"}  # attention alone
+STATES = {"granitehybrid", "lfm2", "mamba", "mamba2", "qwen35", "qwen3vl/qwen35", "whisper"}
+STATELESS = {
+    "granitehybrid/attention",
+    "qwen35/uncovered_pairs",
+    "qwen35/wide_sections",
+}  # attention alone
 # Goldens with the reference's choices of experts; the prompts of others keep routers from ties.
 ROUTED = {
+    "granitehybrid/experts",
     *("lfm2/experts", "lfm2/experts_unbiased", "lfm2/experts_scaled"),
     *("gpt_oss/released", "llama/experts", "qwen3/experts"),
 }

@@ -21,6 +21,7 @@ LIMITS = {
     "gemma4": 600,
     "gpt_oss": 60,
     "granite": 20,
+    "granitehybrid": 75,
     "idefics3": 250,
     "internvl": 265,
     "lfm2": 130,

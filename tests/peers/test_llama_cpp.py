@@ -42,6 +42,7 @@ OURS = [
     ("command_r", "published"),
     ("lfm2", "published"),
     ("lfm2", "experts"),
+    ("granitehybrid", "dense"),
     ("mamba", "published"),
     ("mamba2", "published"),
     ("qwen35", "published"),

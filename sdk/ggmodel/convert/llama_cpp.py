@@ -216,6 +216,16 @@ FIXED: Mapping[str, Sequence[Fixed]] = {
         Fixed("ssm.dt_b_c_rms_epsilon", lambda h: [h.eps], lambda h: h.selected_norms),
     ),
     "mamba2": _SILU[-1:],
+    "granitehybrid": (
+        *_SILU,
+        Fixed("ssm.inner_size", lambda h: [2 * h.width], refused=True),
+        Fixed(
+            "attention.head_count_kv",
+            lambda h: ["one with 0, a layer with states"],
+            lambda h: not any(h.recurrent),
+            refused=True,
+        ),
+    ),
     "bert": (
         _fixed("hidden_activation", "gelu", "gelu_new", "gelu_pytorch_tanh"),
         _without_effect("tokenizer.ggml.token_type_count"),  # read with the vocabulary
@@ -274,6 +284,7 @@ SURPLUS: Mapping[str, Sequence[str]] = {
     "lfm2moe": (*_FACTORS, *_SHORTCONV),
     "mamba": _SSM,
     "mamba2": _SSM,
+    "granitehybrid": (*_FACTORS[1:], *_SSM),
 }
 """Architecture → tensors that llama.cpp has no place for: it refuses a file with one."""
 

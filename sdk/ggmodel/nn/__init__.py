@@ -77,11 +77,14 @@ if TYPE_CHECKING:
     from .recurrent import (
         TAPS,
         GroupNorm,
+        HybridConfig,
+        HybridDecoder,
         Mamba,
         Mamba2,
         Mamba2Config,
         MambaConfig,
         MixerLayer,
+        recurrent_layers,
         selective_scan,
         short_conv,
     )
@@ -148,6 +151,8 @@ __all__ = [
     "GridConfig",
     "GridVision",
     "GroupNorm",
+    "HybridConfig",
+    "HybridDecoder",
     "ImageConfig",
     "LayerNorm",
     "Linear",
@@ -195,6 +200,7 @@ __all__ = [
     "merge_patches",
     "paper_magnitude",
     "position_table",
+    "recurrent_layers",
     "resample",
     "rope_sections",
     "scaling_factor",
@@ -225,8 +231,8 @@ _find, __dir__ = lazily(
         "experts": "ExpertLinear GatedExperts choose_experts sum_experts",
         "conformer": "CONFORMER_EPS MOST_NEARBY ConformerConv "
         "ConformerFeedForward ConformerModel LocalAttention mel_features",
-        "recurrent": "TAPS GroupNorm Mamba Mamba2 Mamba2Config MambaConfig MixerLayer "
-        "selective_scan short_conv",
+        "recurrent": "TAPS GroupNorm HybridConfig HybridDecoder Mamba Mamba2 Mamba2Config "
+        "MambaConfig MixerLayer recurrent_layers selective_scan short_conv",
         "sandwich": "PerLayerEmbedding PerLayerInputs SandwichLayer ScaledEmbedding",
         "vision.config": "CLIP_MEAN CLIP_STD ImageConfig image_mean image_std resample vision_kv",
         "vision.grids": "GridConfig GridVision",

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar, cast
 
-from ..kvcache import LayerStates, Part, Recurrent
-from ..ml import Tensor
+from ..errors import ConfigError
+from ..kvcache import Causal, LayerStates, Part, Recurrent
+from ..ml import RopeType, Tensor
 from ..model.batch import Batch
-from ..model.config import Config
+from ..model.config import Config, keys_behind
 from ..model.module import Module, gguf, kv
 from ..model.operations import Chain, NegatedExp, Reshape
-from .decoder import keep_rows
+from .decoder import Attention, Decoder, DecoderConfig, PreNormLayer, keep_rows
 from .layers import Linear, RMSNorm, activate, activation
 
 TAPS = Reshape((0, -1), (0, 1, -1))
@@ -231,3 +232,66 @@ class MixerLayer(Module):
         """x [width, n] → [width, n], or the rows `outputs` of it."""
         x, y = keep_rows(outputs, x, self.mixer(self.norm(x), batch, cache))
         return x + y
+
+
+_STATES = ("linear_attention", "mamba", "mamba2", "conv")
+_ATTENTION = ("full_attention", "attention")
+
+
+def recurrent_layers(hf: Mapping[str, Any]) -> list[bool] | None:
+    """Layer → whether it has states in place of attention, by the `layer_types` of a config, or its
+    `layers_block_type`; None for a config without.
+
+    Raises:
+        ConfigError: another kind of layer.
+    """
+    kinds = hf.get("layer_types") or hf.get("layers_block_type")
+    if unknown := {*(kinds or ())} - {*_STATES, *_ATTENTION}:
+        known = ", ".join((*_ATTENTION, *_STATES))
+        raise ConfigError(f"layer_types has {min(unknown)!r:.40}; supported: {known}")
+    return kinds and [kind in _STATES for kind in kinds]
+
+
+def _kv_heads(hf: Mapping[str, Any]) -> list[int]:
+    heads = hf.get("num_key_value_heads") or hf["num_attention_heads"]
+    recurrent = recurrent_layers(hf) or [False] * hf["num_hidden_layers"]
+    return [0 if states else heads for states in recurrent]
+
+
+class HybridConfig(DecoderConfig):
+    """A decoder's hyperparameters where heads of keys and values are listed by layer: a layer with
+    none has states."""
+
+    each_kv_heads: list = kv("attention.head_count_kv", hf=_kv_heads)
+    kv_heads: Any = property(lambda h: max(h.each_kv_heads))
+    recurrent: Any = property(lambda h: [heads == 0 for heads in h.each_kv_heads])
+
+
+class HybridDecoder(Decoder):
+    """Layers of attention between others with states. The config has `recurrent`, layer → whether
+    it has states, and `states`, what they are; a layer's field `attn` is either.
+
+    Attributes:
+        rope_type: of the layers of attention.
+    """
+
+    rope_type: ClassVar[RopeType] = RopeType.NEOX
+
+    def validate(self) -> None:
+        h, layers = self.config, cast(list[PreNormLayer], self.layers)
+        tensors = [not isinstance(layer.attn, Attention) for layer in layers]
+        if h.recurrent != tensors:
+            declared, stored = ([i for i, x in enumerate(of) if x] for of in (h.recurrent, tensors))
+            raise ConfigError(
+                f"layers {declared} of {len(h.recurrent)} have states by "
+                f"{' and '.join(keys_behind(h, 'recurrent'))}, {stored} of {len(tensors)} by the "
+                "tensors"
+            )
+
+    def attention_memory(self) -> Causal:
+        """The declaration of a layer of attention."""
+        return Causal(self.rotary.rope(self.rope_type))
+
+    def caches(self) -> list[Causal | Recurrent]:
+        causal, states = self.attention_memory(), self.config.states
+        return [states if recurrent else causal for recurrent in self.config.recurrent]
