@@ -44,7 +44,7 @@ SENTENCEPIECE = ["llama-spm", "phi-3", "baichuan"]
 UTF8 = {*range(256)} - {0xC0, 0xC1, *range(0xF5, 0x100)}
 LACKING = {"falcon": 15, "refact": 1, "starcoder": 1}
 # No vectors; no pre-tokenizer named, or a kind of vocabulary that is not supported.
-REFUSED = {"aquila": "pre", "gpt-neox": "pre", "nomic-bert-moe": "model"}
+REFUSED = {"aquila": "pre", "gpt-neox": "pre"}
 
 
 @cache

@@ -1,5 +1,6 @@
 """Bad input: every error is of ours, names what is wrong and says what to do."""
 
+import random
 import subprocess
 import sys
 
@@ -34,8 +35,8 @@ def test_a_missing_or_unknown_pre_lists_the_known(metadata):
 
 
 def test_an_unknown_model_lists_the_known(metadata):
-    metadata[G + "model"] = "t5"
-    refused(metadata, TokenizerError, "t5", "gpt2", "llama", "bert")
+    metadata[G + "model"] = "rwkv"
+    refused(metadata, TokenizerError, "rwkv", "gpt2", "llama", "bert", "t5")
 
 
 @pytest.mark.parametrize("metadata", ["spm-bytes"], indirect=True)
@@ -240,3 +241,35 @@ def test_vocabularies_have_limits(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(limits, "vocabulary_letters", 27)
     with pytest.raises(TokenizerError, match=r"tokens has 28 letters, .*vocabulary_letters"):
         Tokenizer.from_metadata(metadata)
+
+
+CHARSMAP = G + "precompiled_charsmap"
+
+
+@pytest.mark.parametrize("metadata", ["unigram"], indirect=True)
+def test_damaged_charsmaps_are_refused_or_do_no_harm(metadata):
+    """A trie that leads out of its bounds would end the process."""
+    whole, refusals, built_ones = metadata[CHARSMAP], 0, 0
+    draw = random.Random(3)
+    for _ in range(150):
+        damaged = list(whole)
+        for _ in range(draw.choice([1, 1, 4, 40])):
+            damaged[draw.randrange(len(damaged))] = draw.randrange(256)
+        if draw.random() < 0.2:
+            del damaged[draw.randrange(len(damaged)) :]
+        try:
+            built = Tokenizer.from_metadata({**metadata, CHARSMAP: damaged})
+        except TokenizerError as error:
+            refusals += CHARSMAP in str(error)
+            continue
+        built.encode("".join(map(chr, range(1, 0x700))) + "ﬁ…\u3000e\u0301")
+        built_ones += 1
+    assert refusals + built_ones == 150
+    assert refusals > 30
+
+
+@pytest.mark.parametrize("metadata", ["unigram"], indirect=True)
+def test_unigrams_need_scores_and_an_unknown_token(metadata):
+    refused({**metadata, G + "unknown_token_id": -1}, TokenizerError, "unknown_token_id")
+    del metadata[G + "scores"]
+    refused(metadata, ConfigError, G + "scores")

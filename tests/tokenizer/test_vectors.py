@@ -12,6 +12,8 @@ COUNTS = {
     "llama-bpe": 60,
     "spm-bytes": 24,
     "spm-plain": 25,
+    "unigram": 164,
+    "unigram-bytes": 164,
     "wordpiece": 52,
 }
 

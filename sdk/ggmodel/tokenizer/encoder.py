@@ -18,6 +18,8 @@ from operator import add
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..concurrency import in_a_thread
 from ..errors import ConfigError, TokenizerError
 from ..resources import need_room
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
 def build(vocab: Vocabulary) -> tokenizers.Tokenizer:
     """The encoder of the whole vocabulary."""
     try:
-        return _wordpiece(vocab) if vocab.model == "bert" else _whole(vocab)
+        return {"bert": _wordpiece, "t5": unigram}.get(vocab.model, _whole)(vocab)
     except TokenizerError:
         raise
     except Exception as error:  # the package raises bare Exception
@@ -127,7 +129,7 @@ def _names_bytes(vocab: Vocabulary) -> bool:
 
 
 def _unknown(vocab: Vocabulary) -> int | None:
-    return vocab.token_id("unknown", 0 if vocab.model == "llama" else None)
+    return vocab.token_id("unknown", {"llama": 0, "t5": 2}.get(vocab.model))
 
 
 def stand_ins(vocab: Vocabulary) -> set[int]:
@@ -160,6 +162,83 @@ def _wordpiece(vocab: Vocabulary) -> tokenizers.Tokenizer:
     )
     built.pre_tokenizer = pre_tokenizers.BertPreTokenizer()  # type: ignore[assignment]
     return built
+
+
+def unigram(vocab: Vocabulary) -> tokenizers.Tokenizer:
+    """The likeliest pieces of each word, of all texts that spell it (SentencePiece's unigrams)."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
+    unknown, keys = _unknown(vocab), vocab.keys
+    if unknown is None:
+        raise TokenizerError(
+            "a t5 vocabulary needs tokenizer.ggml.unknown_token_id; convert the model again"
+        )
+    assert vocab.scores is not None
+    has_bytes = all(
+        name in vocab.ids and vocab.types[vocab.ids[name]] == TokenType.BYTE for name in BYTE_NAMES
+    )
+    # Others keep their ids under names that no text has, since its spaces are spelled otherwise.
+    pieces = list(zip(vocab.tokens, vocab.scores, strict=True))
+    bytes_too = (TokenType.BYTE,) if has_bytes else ()
+    apart = vocab.of_type(set(TokenType) - {TokenType.NORMAL, *bytes_too})
+    unfit = (
+        {}
+        if is_text("".join(vocab.ids))
+        else {t: i for t, i in vocab.ids.items() if not is_text(t)}
+    )
+    for i in (*apart.values(), *unfit.values()):
+        pieces[i] = f" {i}", 0.0
+    built = Tokenizer(models.Unigram(pieces, unknown, has_bytes))
+    if charsmap := keys.array(CHARSMAP, (int,), False, "vocabulary_letters"):
+        data = bytes(charsmap)
+        check_charsmap(data)
+        built.normalizer = normalizers.Precompiled(data)  # type: ignore[assignment]
+    if keys.get("tokenizer.ggml.remove_extra_whitespaces", bool, True):
+        words = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(SPACE, "always")]
+        built.pre_tokenizer = pre_tokenizers.Sequence(words)  # type: ignore[assignment]
+    else:
+        prefix = "always" if keys.get("tokenizer.ggml.add_space_prefix", bool, True) else "never"
+        built.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prefix, split=False)  # type: ignore[assignment]
+    return built
+
+
+CHARSMAP = "tokenizer.ggml.precompiled_charsmap"
+_LABEL = (1 << 31) | 0xFF  # of a unit in the trie of a charsmap
+
+
+def check_charsmap(data: bytes) -> None:
+    """Walks SentencePiece's compiled normalization of characters: its length, a trie (darts-clone's
+    double array) and the texts that replace what it finds.
+
+    Raises:
+        TokenizerError: it leads out of its bounds.
+    """
+    size = int.from_bytes(data[:4], "little")
+    fits = 0 < size < len(data) - 4 and size % 4 == 0 and data[-1] == 0
+    units, texts = np.frombuffer(data[4 : 4 + size] if fits else b"", "<u4"), data[4 + size :]
+    try:
+        texts.decode()
+    except UnicodeDecodeError:
+        fits = False
+    seen, last = np.zeros(len(units), bool), np.zeros(1, np.int64)
+    while fits and len(last):
+        found = units[last].astype(np.int64)
+        below = last ^ ((found >> 10) << ((found & 0x200) >> 6))
+        leaves = below[(found & 0x100) > 0]
+        children = (below[:, None] ^ np.arange(1, 256)).ravel()
+        fits = bool((leaves < len(units)).all() and (children < len(units)).all())
+        if fits:
+            values = units[leaves].astype(np.int64) & 0x7FFFFFFF
+            starts = np.frombuffer(texts, np.uint8)
+            fits = bool((values < len(texts)).all() and ((starts[values] & 0xC0) != 0x80).all())
+            labels = np.tile(np.arange(1, 256), len(last))
+            last = np.unique(children[(units[children] & _LABEL) == labels])
+            last = last[~seen[last]]
+            seen[last] = True
+    if not fits:
+        raise TokenizerError(
+            f"{CHARSMAP} is damaged: it leads out of its bounds; convert the model again"
+        )
 
 
 def _spellable(ids: dict[str, int]) -> dict[str, int]:
@@ -310,7 +389,7 @@ class _PartBuilder:
 def _parts_of(vocab: Vocabulary) -> _PartBuilder | None:
     """None if parts would not be exact, or if an error is to be raised by building the whole."""
     lengths = sorted(set(map(len, vocab.ids)))
-    if vocab.model == "bert" or lengths[-1] > _LONGEST or not is_text("".join(vocab.ids)):
+    if vocab.model in ("bert", "t5") or lengths[-1] > _LONGEST or not is_text("".join(vocab.ids)):
         return None
     try:
         if vocab.model == "llama":

@@ -108,7 +108,8 @@ class Tokenizer:
         self._space_first = vocab.model == "llama" and vocab.keys.get(
             PREFIX + "add_space_prefix", bool, not gemma
         )
-        self.hides_space = self._space_first or vocab.model == "bert"
+        # A unigram's encoder cuts words itself, and begins each with a space.
+        self.hides_space = self._space_first or vocab.model in ("bert", "t5")
         self._escapes_space = vocab.model == "llama" or (
             vocab.pre is not None and not vocab.pre.byte_level
         )
@@ -139,7 +140,7 @@ class Tokenizer:
         vocab = self._vocab
         spm, bert = vocab.model == "llama", vocab.model == "bert"
         self.bos = vocab.token_id("bos", 1 if spm else None)
-        self.eos = vocab.token_id("eos", 2 if spm else None)
+        self.eos = vocab.token_id("eos", {"llama": 2, "t5": 1}.get(vocab.model))
         closing = self.eos
         if bert:
             # The key is misspelt in the format.
@@ -149,12 +150,15 @@ class Tokenizer:
         self.add_bos = self._flag("add_bos", self.bos, bert or spm or by_pre)
         if self.bos is not None and vocab.pre is PRE_TOKENIZERS["gemma4"]:
             self.add_bos = True  # early files say false, but the model needs it
-        self.add_eos = self._flag("add_eos", closing, bert)
+        self.add_eos = self._flag("add_eos", closing, bert or vocab.model == "t5")
         self.eog = end_tokens(vocab)
         self._first = [self.bos] if self.add_bos and self.bos is not None else []
         self._last = [closing] if self.add_eos and closing is not None else []
         between = vocab.token_id("seperator", closing)
-        doubled = self._flag("add_sep", between, False)
+        # Those of the RoBERTa family have two between texts; older files do not say so.
+        roberta = vocab.model == "t5" and self.bos is not None
+        roberta |= vocab.keys.get(PREFIX + "pre", str, "") == "roberta-bpe"
+        doubled = self._flag("add_sep", between, roberta)
         self._between = [between] if doubled and between is not None else []
 
     def _flag(self, name: str, token: int | None, default: bool) -> bool:
@@ -176,7 +180,8 @@ class Tokenizer:
         has_bytes = (vocab.pre is not None and vocab.pre.byte_level) or all(
             name in vocab.ids for name in BYTE_NAMES
         )
-        return longest if has_bytes and vocab.model != "bert" else max(longest, _RUN)
+        shortens = vocab.model in ("bert", "t5")  # a normalizer does
+        return longest if has_bytes and not shortens else max(longest, _RUN)
 
     def encode(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
@@ -318,7 +323,7 @@ class Tokenizer:
             return exact
         if vocab.pre is not None and vocab.pre.byte_level:
             return vocab.ids.get(in_byte_alphabet(text))
-        if self._escapes_space:
+        if self._escapes_space or vocab.model == "t5":
             exact = vocab.ids.get(text.replace(" ", SPACE))
         if exact is None and len(data := text.encode()) == 1:
             exact = vocab.ids.get(BYTE_NAMES[data[0]])

@@ -22,7 +22,7 @@ from .pretokenizers import PRE_TOKENIZERS, Pre
 PREFIX = "tokenizer.ggml."
 SPACE = "▁"  # a space in a vocabulary of SentencePiece; the start of a word in one of WordPiece
 BYTE_NAMES = tuple(f"<0x{value:02X}>" for value in range(256))
-MODELS = ("gpt2", "llama", "gemma4", "bert")
+MODELS = ("gpt2", "llama", "gemma4", "bert", "t5")
 
 # Ids that mean "no such token": -1, also stored as an unsigned number.
 _NONE = (-1, 2**32 - 1)
@@ -56,7 +56,8 @@ class Vocabulary:
         tokens: text of each id, as spelled in the file.
         ids: id of each text.
         types: `TokenType` of each id.
-        scores: score of each id where the file has them (SentencePiece needs them).
+        scores: score of each id where the file has them (SentencePiece needs them: of byte pairs
+            they say which join first, of unigrams they are log-probabilities).
         merges: lines of the file, by rank; see `merge_pairs` (byte pair vocabularies).
         keys: the metadata, for single values.
 
@@ -195,7 +196,7 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
             f"{ids[tokens[twice]]}; the tokens of a vocabulary must differ"
         )
     types = _of_length(keys.array(PREFIX + "token_type", (int,), required=False), "token_type", ids)
-    scores = _of_length(_read_scores(keys, required=model == "llama"), "scores", ids)
+    scores = _of_length(_read_scores(keys, required=model in ("llama", "t5")), "scores", ids)
     byte_pairs = model in ("gpt2", "gemma4")
     types = types or _guess_types(tokens, byte_pairs)
     return Vocabulary(

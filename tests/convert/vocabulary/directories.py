@@ -11,9 +11,10 @@ from typing import Any
 import sentencepiece
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, trainers
 from tokenizers.pre_tokenizers import ByteLevel
-from transformers import BertTokenizerFast
+from transformers import BertTokenizerFast, XLMRobertaTokenizer
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+from ggmodel.convert.vocabulary.files import read_sentencepiece
 from tests.convert.vocabulary.published import PUBLISHED, TEKKEN
 
 CORPUS = (Path(__file__).parents[2] / "tokenizer" / "data" / "corpus.txt").read_text("utf-8")
@@ -322,6 +323,41 @@ def t5(folder: Path) -> dict[str, Any]:
     return {**config, "vocab_size": size + 12, "eos_token_id": 1, "pad_token_id": 0}
 
 
+def _xlm_roberta(folder: Path) -> dict[str, Any]:
+    rules = folder / "rules.tsv"
+    rules.write_text("41\t61\nFB01\t66 69\n9\t20\n65 301\tE9\n", "utf-8")
+    name, about = "sentencepiece.bpe.model", {"vocab_size": 180, "byte_fallback": False}
+    size = sentence_piece(
+        folder, name, model_type="unigram", normalization_rule_tsv=str(rules), **about
+    )
+    rules.unlink()
+    names = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
+    names |= {"cls_token": "<s>", "sep_token": "</s>", "mask_token": "<mask>"}
+    save(folder, "tokenizer_config.json", names)
+    config = {"architectures": ["XLMRobertaModel"], "model_type": "xlm-roberta"}
+    ids = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
+    sizes = {"vocab_size": size + 2, "type_vocab_size": 1, "max_position_embeddings": 34}
+    return {**config, **ids, **sizes}
+
+
+def xlm_roberta(folder: Path) -> dict[str, Any]:
+    """The model alone, as it was published first."""
+    return _xlm_roberta(folder)
+
+
+def xlm_roberta_json(folder: Path) -> dict[str, Any]:
+    """As transformers saves it."""
+    config, path = _xlm_roberta(folder), folder / "sentencepiece.bpe.model"
+    model = read_sentencepiece(path.read_bytes(), path.name)
+    first = [(text, 0.0) for text in ("<s>", "<pad>", "</s>", "<unk>")]
+    pieces = [*zip(model.pieces, model.scores, strict=True)][3:]
+    vocab = [*first, *pieces, ("<mask>", 0.0)]
+    built = XLMRobertaTokenizer(vocab=vocab, _spm_precompiled_charsmap=model.charsmap)
+    built.save_pretrained(folder)
+    path.unlink()
+    return config
+
+
 def from_pieces(source: Path, prefix: bool) -> dict[str, Any]:
     """The tokenizer.json that transformers makes of a SentencePiece model of byte pairs."""
     library = sentencepiece.SentencePieceProcessor(str(source / "tokenizer.model"))
@@ -498,6 +534,8 @@ FOLDERS: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     "gemma3": (gemma3, ""),
     "phi3": (phi3, ""),
     "t5": (t5, ""),
+    "xlm_roberta": (xlm_roberta, ""),
+    "xlm_roberta_json": (xlm_roberta_json, ""),
     "mistral_json": (mistral_json, ""),
     "gemma3_json": (gemma3_json, "gemma4"),
     "bert_uncased": (bert_uncased, "jina-v2-en"),

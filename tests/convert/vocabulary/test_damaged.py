@@ -106,8 +106,8 @@ def test_an_expression_made_to_take_long(folder: Path, pattern: str):
 
 
 def test_kinds_that_are_not_supported(folder: Path):
-    change(folder / "tokenizer.json", model={"type": "Unigram", "vocab": [["a", 0.0]]})
-    with pytest.raises(TokenizerError, match=r"kind Unigram, which needs its tokenizer\.model"):
+    change(folder / "tokenizer.json", model={"type": "WordLevel", "vocab": {"a": 0}})
+    with pytest.raises(TokenizerError, match=r"kind WordLevel, which needs its tokenizer\.model"):
         made(folder)
 
 
@@ -223,3 +223,48 @@ def test_any_damage_is_an_error_of_ours_or_none(folder: Path):
         with contextlib.suppress(Error):
             made(folder)
         file.write_text(whole, "utf-8")
+
+
+# unigrams
+
+
+@pytest.fixture
+def unigrams(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(DATA / "xlm_roberta_json", tmp_path / "unigrams"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"vocab": [["a", 0.0], ["a", 1.0]]}, "two pieces of model.vocab have one text"),
+        ({"vocab": [["a", "b"]]}, r"a text and its score, but is \['a', 'b'\]"),
+        ({"vocab": {"a": 0}}, "a text and its score"),
+        ({"unk_id": None}, "model.unk_id is None, no id of a token"),
+        ({"unk_id": 999}, "model.unk_id is 999"),
+    ],
+)
+def test_damaged_unigrams(unigrams: Path, changes: dict[str, Any], message: str):
+    content = json.loads((unigrams / "tokenizer.json").read_text("utf-8"))
+    change(unigrams / "tokenizer.json", model={**content["model"], **changes})
+    with pytest.raises(FormatError, match=message):
+        made(unigrams)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"normalizer": {"type": "Lowercase"}}, "prepares texts by Lowercase"),
+        ({"pre_tokenizer": {"type": "WhitespaceSplit"}}, "prepares texts by no Metaspace"),
+    ],
+)
+def test_unigrams_with_steps_of_their_own(unigrams: Path, changes: Any, message: str):
+    change(unigrams / "tokenizer.json", **changes)
+    with pytest.raises(TokenizerError, match=message):
+        made(unigrams)
+
+
+def test_a_charsmap_that_is_no_base64(unigrams: Path):
+    step = {"type": "Precompiled", "precompiled_charsmap": "?"}
+    change(unigrams / "tokenizer.json", normalizer=step)
+    with pytest.raises(FormatError, match="is no base64"):
+        made(unigrams)

@@ -30,6 +30,8 @@ BETTER: dict[tuple[str, str], dict[str, Any]] = {
     ("mistral_json", "metadata"): {"scores": ["ARRAY FLOAT32", [-1000.0] * 480]},
     # It leaves out the end of a model that has several.
     **{("gemma3", case): {"eos_token_id": None} for case in ("metadata", "gemma", "gemma2")},
+    # A setting of decoding, clean_up_tokenization_spaces, is no word on spaces of a text.
+    ("xlm_roberta_json", "metadata"): {"remove_extra_whitespaces": ["BOOL", False]},
     # It takes ids from tokenizer.json only, and leaves it to readers to know bert-base's by heart.
     ("bert_cased", "metadata"): dict.fromkeys(
         "bos_token_id eos_token_id unknown_token_id seperator_token_id padding_token_id "
@@ -67,8 +69,22 @@ def test_metadata_equal_the_converters(name: str, case: str):
         key = f"tokenizer.{'' if key == 'chat_template' else 'ggml.'}{key}"
         assert expected.pop(key, None) == value
         assert written.pop(key, None) != value
+    if name == "xlm_roberta":
+        add_mask(expected)
     for key in sorted(written.keys() | expected.keys()):
         assert written.get(key) == expected.get(key), key
+
+
+def add_mask(expected: dict[str, list[Any]]) -> None:
+    """The last token of XLM-RoBERTa, which its model of pieces lacks, and the converter fills."""
+    for key, filler, own in (
+        ("tokens", "[PAD180]", "<mask>"),
+        ("scores", -10000.0, 0.0),
+        ("token_type", 5, 3),
+    ):
+        values = expected[f"tokenizer.ggml.{key}"][1]
+        assert values[-1] == filler
+        values[-1] = own
 
 
 def test_every_kind_is_among_the_directories():

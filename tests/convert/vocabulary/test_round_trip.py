@@ -16,7 +16,7 @@ from ggmodel.tokenizer import Tokenizer
 
 DATA = Path(__file__).parent / "data"
 LIVE = ["llama3", "smollm", "qwen2", "gpt_oss", "llama4", "olmo2", "roberta", "bert_uncased"]
-LIVE += ["mistral_json", "gemma3_json"]
+LIVE += ["mistral_json", "gemma3_json", "xlm_roberta_json"]
 SAVED = ["llama2", "gemma3", "phi3", "bert_uncased", "bert_cased", "tekken", "tekken_v3"]
 
 

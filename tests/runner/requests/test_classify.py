@@ -16,6 +16,7 @@ from ggmodel.runner.requests.loaded_model import embed, probabilities
 from ggmodel.tokenizer import Tokenizer
 from ggmodel.workbench.golden import source_of
 from tests.golden.files import load_embeddings
+from tests.tokenizer.conftest import DATA
 
 G = "tokenizer.ggml."
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "▁who", "▁baked", "▁bread", "▁the", "▁fox", "▁slept"]
@@ -66,6 +67,19 @@ def test_a_pair_has_the_tokens_of_its_vocabulary():
     doubled = {**VOCABULARY, G + "add_sep_token": True}
     pair = Tokenizer.from_metadata(doubled).encode_pair(QUERY, DOCUMENTS[1])
     assert pair == ([2, 4, 5, 3, 3, 6, 3], [0, 0, 0, 0, 0, 1, 1])
+
+
+def test_pairs_of_the_roberta_family_have_two_separators():
+    """Whether the file says so or not; a T5 joins texts by one."""
+    metadata = DATA["unigram"]["metadata"]
+    first, last = metadata[G + "bos_token_id"], metadata[G + "eos_token_id"]
+    around = {**metadata, G + "add_bos_token": True, G + "add_eos_token": True}
+    built = Tokenizer.from_metadata(around)
+    one, two = (built.encode(text, add_special=False) for text in ("the ships", "pass"))
+    assert built.encode_pair("the ships", "pass")[0] == [first, *one, last, last, *two, last]
+    del around[G + "bos_token_id"], around[G + "add_bos_token"]
+    alone = Tokenizer.from_metadata(around).encode_pair("the ships", "pass")
+    assert alone == ([*one, last, *two, last], [0] * (len(one) + 1) + [1] * (len(two) + 1))
 
 
 def test_special_tokens_in_a_pair_are_plain_text():

@@ -1,6 +1,7 @@
 """Makes the small vocabularies in this folder and what their original libraries say to them.
 
-Needs `tokenizers` and `sentencepiece`; run it from anywhere: python tests/tokenizer/data/make.py
+Needs `tokenizers`, `sentencepiece` and `transformers`; run it from anywhere:
+python tests/tokenizer/data/make.py
 
 Each file holds `metadata` as a GGUF would (tokens, types, merges or scores), and `expected`: for
 every text of TEXTS the ids that the library which trained the vocabulary gives, computed from its
@@ -10,11 +11,19 @@ WordPiece orders ties at random: that vocabulary comes out differently each time
 
 import io
 import json
+import random
+import tempfile
 from pathlib import Path
 
 import sentencepiece  # pyright: ignore[reportMissingImports]
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 from tokenizers.pre_tokenizers import ByteLevel, Digits, Punctuation, Sequence, Split
+from transformers import (  # pyright: ignore[reportMissingImports]
+    T5Tokenizer,
+    XLMRobertaTokenizer,
+)
+
+from ggmodel.convert.vocabulary.files import read_sentencepiece
 
 HERE = Path(__file__).parent
 CORPUS = (HERE / "corpus.txt").read_text("utf-8")
@@ -154,6 +163,73 @@ def word_piece(name):
     write(name, metadata, expected_by(tokenizer, texts))
 
 
+RULES = "41\t61\nFB01\t66 69\n9\t20\n3000\t20\n65 301\tE9\n2026\t2E 2E 2E\nAD\t\n"
+
+
+def fuzzed(count):
+    """Seeded texts of the corpus' words and characters, and of all others."""
+    draw = random.Random(11)
+    few = "  ▁\n\t ﬁA…é\u0301日🙂\u00ad"
+    words = [*CORPUS.split(), "<mask>", "<s>", "</s>", "<unk>", "<0x0A>", "<mask> "]
+    texts = []
+    for i in range(count):
+        if i % 2:
+            texts.append("".join(draw.choices(CORPUS + few * 30, k=draw.randrange(40))))
+        else:
+            some = draw.choices(words, k=draw.randrange(8))
+            texts.append("".join(word + draw.choice(["", " ", "  ", "\n"]) for word in some))
+    return texts
+
+
+def unigrams(name, tokenizer, config, bytes_too=False):
+    """As `transformers` builds a tokenizer of a SentencePiece model of unigrams."""
+    model = io.BytesIO()
+    with tempfile.NamedTemporaryFile("w", suffix=".tsv") as rules:
+        rules.write(RULES)
+        rules.flush()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(CORPUS.splitlines()),
+            model_writer=model,
+            model_type="unigram",
+            vocab_size=540 if bytes_too else 290,
+            byte_fallback=bytes_too,
+            character_coverage=0.98,
+            normalization_rule_tsv=rules.name,
+            minloglevel=2,
+        )
+    read = read_sentencepiece(model.getvalue(), name)
+    pieces, types = list(zip(read.pieces, read.scores, strict=True)), list(read.types)
+    if tokenizer is XLMRobertaTokenizer:
+        first = ["<s>", "<pad>", "</s>", "<unk>"]
+        pieces = [*((text, 0.0) for text in first), *pieces[3:], ("<mask>", 0.0)]
+        types = [CONTROL, CONTROL, CONTROL, UNKNOWN, *types[3:], CONTROL]
+    built = tokenizer(vocab=pieces, _spm_precompiled_charsmap=read.charsmap, **config)
+    library = built.backend_tokenizer
+    if bytes_too:
+        model = json.loads(library.to_str())
+        model["model"]["byte_fallback"] = True
+        library = Tokenizer.from_str(json.dumps(model))
+    ids = {text: id for id, (text, _) in enumerate(pieces)}
+    metadata = {
+        "tokenizer.ggml.model": "t5",
+        "tokenizer.ggml.tokens": [text for text, _ in pieces],
+        "tokenizer.ggml.scores": [score for _, score in pieces],
+        "tokenizer.ggml.token_type": types,
+        "tokenizer.ggml.unknown_token_id": ids["<unk>"],
+        "tokenizer.ggml.eos_token_id": ids["</s>"],
+        "tokenizer.ggml.bos_token_id": ids["<s>"],
+        "tokenizer.ggml.add_space_prefix": True,
+        "tokenizer.ggml.remove_extra_whitespaces": True,
+        "tokenizer.ggml.precompiled_charsmap": list(read.charsmap),
+    }
+    texts = [*TEXTS, *fuzzed(140)]
+    expected = [
+        {"text": t, "plain": False, "ids": library.encode(t, add_special_tokens=False).ids}
+        for t in texts
+    ]
+    write(name, metadata, expected)
+
+
 def write(name, metadata, expected):
     lines = [f"  {json.dumps(k)}: {json.dumps(v, ensure_ascii=False)}" for k, v in metadata.items()]
     rows = [f"  {json.dumps(row)}" for row in expected]
@@ -201,3 +277,5 @@ sentence_piece(
     user_defined_symbols=["<tool>"],
 )
 word_piece("wordpiece")
+unigrams("unigram", XLMRobertaTokenizer, {})
+unigrams("unigram-bytes", T5Tokenizer, {"extra_ids": 0}, bytes_too=True)

@@ -24,7 +24,7 @@ from .tokenizer_json import TokenizerJson, tokenizer_of_vocab_txt
 
 __all__ = ["vocabulary"]
 
-_SENTENCEPIECE = ("tokenizer.model", "spiece.model")
+_SENTENCEPIECE = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
 _SPELLS_SENTENCEPIECE = {"llama", "mistral", "mixtral", "phi3"}
 
 
@@ -34,10 +34,10 @@ def vocabulary(
     """The `tokenizer.*` metadata of a Hugging Face directory.
 
     Args:
-        folder: the directory with tokenizer.json (byte pairs, WordPiece), else tekken.json (byte
-            pairs of Mistral), tokenizer.model or spiece.model (SentencePiece), or vocab.txt
-            (WordPiece), and tokenizer_config.json, added_tokens.json, generation_config.json and
-            chat templates.
+        folder: the directory with tokenizer.json (byte pairs, WordPiece, unigrams), else
+            tekken.json (byte pairs of Mistral), tokenizer.model, spiece.model or
+            sentencepiece.bpe.model (SentencePiece), or vocab.txt (WordPiece), and
+            tokenizer_config.json, added_tokens.json, generation_config.json and chat templates.
         config: the `config.json`, for the number of tokens, the family and ids of special tokens.
         pre: the name of the pre-tokenizer, where it cannot be determined.
         rows: of the embedding. Tokens beyond the config's number may have some: Llama 3.2 Vision
@@ -92,13 +92,15 @@ def _tokens(files: Files, pre: str | None) -> dict[str, Any]:
         )
     if kind == "WordPiece":
         return kinds.wordpiece(files, TokenizerJson(files))
+    if kind == "Unigram":
+        return kinds.unigram(files, TokenizerJson(files))
     if kind == "byte fallback" and pre is None and files.families & _SPELLS_SENTENCEPIECE:
         return kinds.ranked_pairs(files, TokenizerJson(files))
     if kind in ("byte level", "byte fallback"):
         return kinds.byte_pairs(files, TokenizerJson(files), pre)
     raise TokenizerError(
         f"tokenizer.json holds a vocabulary of the kind {kind}, which needs its tokenizer.model or "
-        f"is not supported; supported are BPE and WordPiece"
+        f"is not supported; supported are BPE, Unigram and WordPiece"
     )
 
 

@@ -7,6 +7,7 @@ probe into the same pieces is taken. The vocabulary does not matter.
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Collection
 from functools import cache
 from typing import Any
@@ -216,12 +217,15 @@ def sentencepiece(files: Files, name: str) -> dict[str, Any]:
         raise TokenizerError(f"{files.folder / name} is of words or characters, not of pieces")
     unigram = model.kind == UNIGRAM
     tokens, scores, types = _pieces(files, model, unigram)
+    if unigram and name == "sentencepiece.bpe.model":
+        tokens, scores, types = _fairseq(tokens, scores, types, len(model.pieces))
     keys = _keys("t5" if unigram else "llama", "default", tokens, types, scores)
     if unigram:
         keys[PREFIX + "add_space_prefix"] = model.add_dummy_prefix
         keys[PREFIX + "remove_extra_whitespaces"] = model.remove_extra_whitespaces
-        if model.charsmap:
-            keys[PREFIX + "precompiled_charsmap"] = np.frombuffer(model.charsmap, np.uint8)
+        keys |= _charsmap(model.charsmap)
+        if name == "sentencepiece.bpe.model":
+            keys[PREFIX + "token_type_count"] = _token_types(files)
     elif not model.add_dummy_prefix:
         keys[PREFIX + "add_space_prefix"] = False
     keys |= {**_space_prefix(files), **_special(files, tokens)}
@@ -230,6 +234,87 @@ def sentencepiece(files: Files, name: str) -> dict[str, Any]:
     if any(family.startswith("gemma") for family in files.families):
         keys[PREFIX + "add_space_prefix"] = False
     return keys
+
+
+_FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>")
+
+
+def _fairseq(
+    tokens: list[str], scores: list[float], types: list[int], pieces: int
+) -> tuple[list[str], list[float], list[int]]:
+    """The ids of XLM-RoBERTa, whose model has its first three pieces in another order: four special
+    tokens, the other pieces, and the mask, if there is a row for it."""
+    first = [int(TokenType.CONTROL)] * 3 + [int(TokenType.UNKNOWN)]
+    tokens, scores = [*_FAIRSEQ, *tokens[3:-1]], [0.0] * 4 + scores[3:-1]
+    types = first + types[3:-1]
+    if pieces + 1 < len(tokens):
+        tokens[pieces + 1], scores[pieces + 1] = "<mask>", 0.0
+        types[pieces + 1] = int(TokenType.CONTROL)
+    return tokens, scores, types
+
+
+def _charsmap(data: bytes) -> dict[str, Any]:
+    return {PREFIX + "precompiled_charsmap": np.frombuffer(data, np.uint8)} if data else {}
+
+
+# Steps of a tokenizer.json that a GGUF with unigrams says by its keys.
+_UNIGRAM_STEPS = {"Precompiled", "Replace", "Strip", "WhitespaceSplit", "Metaspace"}
+
+
+def unigram(files: Files, source: TokenizerJson) -> dict[str, Any]:
+    """A tokenizer.json of unigrams.
+
+    Raises:
+        TokenizerError: it normalizes or cuts texts in other ways than SentencePiece.
+        FormatError: its normalization of characters is damaged.
+    """
+    steps = [
+        step
+        for section in ("normalizer", "pre_tokenizer")
+        for step in _steps_of(source.content.get(section))
+    ]
+    kinds = {str(step.get("type")): step for step in steps}
+    replaces = [str(s.get("pattern")) for s in steps if s.get("type") == "Replace"]
+    other = sorted(kinds.keys() - _UNIGRAM_STEPS) or [r for r in replaces if "{2,}" not in r]
+    if other or "Metaspace" not in kinds:
+        raise TokenizerError(
+            f"{source.source} prepares texts by {other[0] if other else 'no Metaspace'}, and a "
+            "file of unigrams cannot say that; get the SentencePiece model it was made from"
+        )
+    try:
+        charsmap = b64decode(
+            kinds.get("Precompiled", {}).get("precompiled_charsmap") or "", validate=True
+        )
+    except (ValueError, TypeError):
+        raise source.wrong("precompiled_charsmap is no base64") from None
+    tokens, types = source.tokens()
+    unknown = source.model.get("unk_id")
+    if type(unknown) is not int or not 0 <= unknown < len(tokens):
+        raise source.wrong(f"model.unk_id is {unknown!r:.40}, no id of a token")
+    types[unknown] = int(TokenType.UNKNOWN)
+    if source.model.get("byte_fallback"):
+        types = [_spelled(text, kind) for text, kind in zip(tokens, types, strict=True)]
+    scores = [*source.scores, *[_NO_SCORE] * len(tokens)][: len(tokens)]
+    keys = _keys("t5", "default", tokens, types, scores)
+    words = kinds["Metaspace"]
+    prefix = words.get(
+        "prepend_scheme", "always" if words.get("add_prefix_space", True) else "never"
+    )
+    keys[PREFIX + "add_space_prefix"] = prefix != "never"
+    keys[PREFIX + "remove_extra_whitespaces"] = "WhitespaceSplit" in kinds or bool(replaces)
+    if "type_vocab_size" in files.config:
+        keys[PREFIX + "token_type_count"] = _token_types(files)
+    return {**keys, **_charsmap(charsmap), **_special(files, tokens)}
+
+
+def _steps_of(section: object) -> list[dict[str, Any]]:
+    """The steps of a normalizer or pre-tokenizer, those of sequences in their place."""
+    if not isinstance(section, dict):
+        return []
+    inner = section.get("normalizers") or section.get("pretokenizers")
+    if section.get("type") == "Sequence" and isinstance(inner, list):
+        return [step for one in inner for step in _steps_of(one)]
+    return [section]
 
 
 def _pieces(

@@ -12,7 +12,7 @@ import math
 import random
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
@@ -190,7 +190,10 @@ class TokenizerJson:
         model: the section on the model.
         ids: id of each token of the model and of the added ones.
         added: the added tokens by text.
+        scores: of the model's pieces, by id, if they have any.
     """
+
+    scores: Sequence[float] = ()
 
     def __init__(self, files: Files):
         self._files = files
@@ -215,11 +218,26 @@ class TokenizerJson:
 
     def _vocab(self) -> dict[str, int]:
         vocab = self.model.get("vocab")
+        if self.kind == "Unigram":
+            vocab = {text: id for id, text in enumerate(self._scored(vocab))}
         if not isinstance(vocab, dict) or not set(map(type, vocab.values())) <= {int}:
             raise self.wrong(f"model.vocab of a {self.kind} should give an id for each token")
         check_count(f"{self.source}: model.vocab", len(vocab))
         check_letters(f"{self.source}: model.vocab", vocab)
         return dict(vocab)
+
+    def _scored(self, vocab: Any) -> list[str]:
+        """The texts of a list of pieces, each a text and its score, which goes into `scores`."""
+        check_count(f"{self.source}: model.vocab", len(vocab) if isinstance(vocab, list) else 0)
+        for piece in vocab if isinstance(vocab, list) else [vocab]:
+            fits = isinstance(piece, list) and len(piece) == 2 and isinstance(piece[0], str)
+            if not fits or type(piece[1]) not in (int, float):
+                raise self.wrong(f"a piece should be a text and its score, but is {piece!r:.80}")
+        self.scores = [float(score) for _, score in vocab]
+        texts = [text for text, _ in vocab]
+        if len(set(texts)) < len(texts):
+            raise self.wrong("two pieces of model.vocab have one text")
+        return texts
 
     def _added(self) -> dict[str, Added]:
         """The added tokens; ids of those that the model lacks go into `ids`."""
