@@ -117,6 +117,12 @@ NOTES: dict[str, list[str]] = {
     "granitehybrid/experts": [
         f"{REFUSES}it has no place for blk.1.ssm_{part}.bias" for part in ("in", "out")
     ],
+    **{
+        f"falcon_h1/{name}": [
+            f"{REFUSES}it has no place for blk.0.ssm_{part}.bias" for part in parts
+        ]
+        for name, parts in (("norm", ("in", "out")), ("biases", ("in",)))
+    },
     "mistral/window": [f"{REFUSES}it has no architecture 'mistral'"],
     "mllama/images": [f"{REFUSES}it has no architecture 'mllama'"],
     "mistral3/ministral": [
@@ -166,6 +172,7 @@ SAME = """
     llama/attention_bias llama/experts
     llama/linear_rope llama/llama3_rope llama/longrope llama/tied
     mamba/published mamba2/published
+    falcon_h1/published
     granitehybrid/dense
     mistral/no_window mistral3/images mistral3/pixtral mistral3/text
     olmo2/plain paddleocr/pages phi3/long phi3/partial qwen2/tied qwen2/unused_window qwen2/yarn

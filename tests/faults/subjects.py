@@ -30,6 +30,7 @@ TYPES = (DType.F32, DType.F16, DType.BF16, DType.Q8_0)
 # Models in folders of families; the others have the folder's name.
 FAMILIES = {
     "cohere": ("cohere2", "command_r"),
+    "falcon": ("falcon_h1",),
     "granite": ("granite", "granitehybrid"),
     "mamba": ("mamba", "mamba2"),
     "olmo": ("olmo2",),

@@ -18,7 +18,16 @@ ALL = [
 ]
 # Architectures, and cases of others, with a state of all tokens so far, which no cache can shorten
 # at its beginning, or with learned positions, which nothing moves.
-STATES = {"granitehybrid", "lfm2", "mamba", "mamba2", "qwen35", "qwen3vl/qwen35", "whisper"}
+STATES = {
+    "falcon_h1",
+    "granitehybrid",
+    "lfm2",
+    "mamba",
+    "mamba2",
+    "qwen35",
+    "qwen3vl/qwen35",
+    "whisper",
+}
 STATELESS = {
     "granitehybrid/attention",
     "qwen35/uncovered_pairs",

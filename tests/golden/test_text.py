@@ -46,6 +46,7 @@ EXCEPTIONS = {
     "lfm2": Bounds(half=1.5e-6, quantised=1e-3),
     # A scan multiplies results of several matrices, each of which is rounded.
     "mamba": Bounds(half=5e-6, quantised=2e-3),
+    "falcon_h1": Bounds(half=8e-6, quantised=3e-3, cache=4e-6),
     "mamba2": Bounds(half=5e-6, quantised=3e-3),
     # A delta net multiplies results of four matrices, each of which is rounded.
     "qwen35": Bounds(quantised=1e-3),

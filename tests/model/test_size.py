@@ -15,6 +15,7 @@ LIMITS = {
     "bert": 25,
     "cohere2": 35,
     "command_r": 30,
+    "falcon_h1": 95,
     "gemma2": 50,
     "gemma3": 190,
     "gemma3n": 650,

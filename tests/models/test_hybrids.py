@@ -29,6 +29,7 @@ TEXTS.append(TEXTS[1][:30] + TEXTS[3])  # begins as another one
 MODELS = """
     lfm2/published lfm2/bias lfm2/two_taps lfm2/experts
     granitehybrid/dense granitehybrid/experts
+    falcon_h1/published falcon_h1/norm
     mamba/published mamba2/published mamba2/biases
     qwen35/published qwen35/bias qwen35/experts
 """.split()

@@ -43,6 +43,7 @@ OURS = [
     ("lfm2", "published"),
     ("lfm2", "experts"),
     ("granitehybrid", "dense"),
+    ("falcon_h1", "published"),
     ("mamba", "published"),
     ("mamba2", "published"),
     ("qwen35", "published"),

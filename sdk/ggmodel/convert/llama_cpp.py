@@ -216,6 +216,7 @@ FIXED: Mapping[str, Sequence[Fixed]] = {
         Fixed("ssm.dt_b_c_rms_epsilon", lambda h: [h.eps], lambda h: h.selected_norms),
     ),
     "mamba2": _SILU[-1:],
+    "falcon-h1": (*_SILU, _without_effect("multipliers")),
     "granitehybrid": (
         *_SILU,
         Fixed("ssm.inner_size", lambda h: [2 * h.width], refused=True),
@@ -284,6 +285,7 @@ SURPLUS: Mapping[str, Sequence[str]] = {
     "lfm2moe": (*_FACTORS, *_SHORTCONV),
     "mamba": _SSM,
     "mamba2": _SSM,
+    "falcon-h1": (*_FACTORS[1:], *_SSM),
     "granitehybrid": (*_FACTORS[1:], *_SSM),
 }
 """Architecture → tensors that llama.cpp has no place for: it refuses a file with one."""

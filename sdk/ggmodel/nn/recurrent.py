@@ -25,15 +25,16 @@ _COLUMN = Reshape((-1, 1), (-1,))
 
 
 def _inner(hf: Mapping[str, Any]) -> int:
-    """Channels: those of all heads, or a multiple of the width."""
+    """Channels: as they are said, those of all heads, or a multiple of the width."""
     keys = (
         ("mamba_n_heads", "mamba_num_heads", "num_heads"),
         ("mamba_d_head", "mamba_head_dim", "head_dim"),
     )
     heads, size = (next((hf[key] for key in names if key in hf), None) for names in keys)
-    if heads is not None and isinstance(size, int):
-        return heads * size
-    return int(hf.get("mamba_expand", hf.get("expand", 2)) * hf["hidden_size"])
+    expanded, said = hf.get("mamba_expand", hf.get("expand", 2)), hf.get("mamba_d_ssm")
+    if said is None and heads is not None and isinstance(size, int):
+        said = heads * size
+    return int(expanded * hf["hidden_size"]) if said is None else said
 
 
 def _rank(hf: Mapping[str, Any]) -> int | None:

@@ -1,0 +1,1 @@
+"""Falcon: the architecture `falcon-h1`."""
