@@ -3,16 +3,14 @@ everything do not rotate."""
 
 from __future__ import annotations
 
-from ggmodel import Module, Tensor, gguf, kv, nn, register
+from ggmodel import kv, nn, register
 from ggmodel.kvcache import Causal, Sliding
-from ggmodel.model import Batch, LayerMemory
-from ggmodel.nn import LayerNorm
 
 
-class CohereConfig(nn.DecoderConfig):
+class CohereConfig(nn.LayerNormConfig):
     """The hyperparameters of both generations."""
 
-    eps: float = kv("attention.layer_norm_epsilon", hf="layer_norm_eps")
+    parallel = property(lambda h: True)
     logit_scale: float = kv("logit_scale", hf="logit_scale", default=1.0)
     rope_dims: int = kv("rope.dimension_count", hf="head_dim", default="head_dim")
 
@@ -22,35 +20,13 @@ class Cohere2Config(CohereConfig):
     pattern: list = kv("attention.sliding_window_pattern", hf=nn.sliding_layers, default=[4])
 
 
-class ParallelLayer(Module):
-    """x + attn(norm(x)) + ffn(norm(x)). A subclass annotates `attn`."""
-
-    norm: LayerNorm = gguf("attn_norm", hf="input_layernorm", shape=("width",))
-    attn: Module = gguf(hf="self_attn")
-    ffn: nn.GatedMLP = gguf(hf="mlp")
-
-    def forward(
-        self, x: Tensor, batch: Batch, cache: LayerMemory, outputs: Tensor | None
-    ) -> Tensor:
-        y = self.norm(x)
-        x, y, attended = nn.keep_rows(outputs, x, y, self.attn(y, batch, cache))
-        return x + attended + self.ffn(y)
-
-
-class Layer(ParallelLayer):
+class Layer(nn.LayerNormLayer):
     attn: nn.Attention
-
-
-class Cohere(nn.Decoder):
-    """The model of both generations. A subclass annotates `config` and `layers`, and writes
-    `caches`."""
-
-    config: CohereConfig
-    norm: LayerNorm = gguf("output_norm", hf="model.norm", shape=("width",))
+    ffn: nn.GatedMLP
 
 
 @register("cohere2", hf="Cohere2ForCausalLM")
-class Cohere2(Cohere):
+class Cohere2(nn.LayerNormDecoder):
     config: Cohere2Config
     layers: list[Layer]
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from ggmodel import gguf, kv, nn, register
 from ggmodel.kvcache import Causal
-from ggmodel.models.cohere.cohere2 import Cohere, CohereConfig, ParallelLayer
-from ggmodel.nn import LayerNorm
+from ggmodel.models.cohere.cohere2 import CohereConfig
 
 
 class CommandRConfig(CohereConfig):
@@ -15,23 +14,18 @@ class CommandRConfig(CohereConfig):
     context: int = kv("context_length", hf=("model_max_length", "max_position_embeddings"))
 
 
-class HeadNorm(LayerNorm):
-    """A layer norm with weights of its own for each head. As a field: shape=(head dim, heads)."""
-
-    dims = {"weight": (0, 1)}
-
-
 class Attention(nn.Attention):
-    q_norm: HeadNorm | None = gguf("attn_q_norm", hf="q_norm", shape=("head_dim", "heads"))
-    k_norm: HeadNorm | None = gguf("attn_k_norm", hf="k_norm", shape=("head_dim", "kv_heads"))
+    q_norm: nn.HeadNorm | None = gguf("attn_q_norm", hf="q_norm", shape=("head_dim", "heads"))
+    k_norm: nn.HeadNorm | None = gguf("attn_k_norm", hf="k_norm", shape=("head_dim", "kv_heads"))
 
 
-class Layer(ParallelLayer):
+class Layer(nn.LayerNormLayer):
     attn: Attention
+    ffn: nn.GatedMLP
 
 
 @register("command-r", hf="CohereForCausalLM")
-class CommandR(Cohere):
+class CommandR(nn.LayerNormDecoder):
     config: CommandRConfig
     layers: list[Layer]
 

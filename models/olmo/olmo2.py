@@ -6,10 +6,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ggmodel import Module, Tensor, gguf, kv, nn, register
+from ggmodel import Tensor, gguf, kv, nn, register
 from ggmodel.kvcache import Causal, Sliding
 from ggmodel.ml import RopeType
-from ggmodel.model import Batch, LayerMemory
 from ggmodel.nn import RMSNorm
 
 
@@ -38,20 +37,8 @@ class Attention(nn.Attention):
         return q, k, self.v(x).reshape(h.value_dim, h.kv_heads, -1)
 
 
-class Layer(Module):
-    attn: Attention = gguf(hf="self_attn")
-    attn_norm: RMSNorm = gguf(
-        "post_attention_norm", hf="post_attention_layernorm", shape=("width",)
-    )
-    ffn: nn.GatedMLP = gguf(hf="mlp")
-    ffn_norm: RMSNorm = gguf("post_ffw_norm", hf="post_feedforward_layernorm", shape=("width",))
-
-    def forward(
-        self, x: Tensor, batch: Batch, cache: LayerMemory, outputs: Tensor | None
-    ) -> Tensor:
-        x, y = nn.keep_rows(outputs, x, self.attn(x, batch, cache))
-        x = x + self.attn_norm(y)
-        return x + self.ffn_norm(self.ffn(x))
+class Layer(nn.PostNormLayer):
+    attn: Attention
 
 
 @register("olmo2", hf=("Olmo2ForCausalLM", "Olmo3ForCausalLM"))

@@ -40,6 +40,13 @@ NOTES: dict[str, list[str]] = {
     "command_r/plus": [
         f"{REFUSES}it has no place for blk.0.attn_{part}_norm.weight" for part in "qk"
     ],
+    **{
+        f"exaone4/{name}": [f"{DIFFERS}attention.sliding_window is {n}, and it computes without"]
+        for name, n in (("layer_types", 5), ("windows", 8))
+    },
+    "ernie4_5/wide": [
+        f"{REFUSES}it has no place for blk.0.ffn_{part}.bias" for part in ("gate", "up", "down")
+    ],
     "gemma2/low_caps": [f"{DIFFERS}attention.scale is 0.25, and it computes with 0.17677"],
     "gemma2/no_caps": [f"{DIFFERS}{cap}_logit_softcapping is 0" for cap in ("attn", "final")],
     "gemma2/untied": [
@@ -70,6 +77,12 @@ NOTES: dict[str, list[str]] = {
         f"{DIFFERS}audio.attention.logit_softcapping is 3.0, and it computes with 50.0",
         f"{DIFFERS}audio.residual_scale is 0.25, and it computes with 0.5",
     ],
+    "gpt2/untied": [f"{DIFFERS}hidden_activation is relu, and it computes with gelu_fast"],
+    "gptneox/plain": [f"{DIFFERS}hidden_activation is gelu, and it computes with gelu_fast"],
+    "gptneox/serial": [
+        f"{REFUSES}it needs {name}"
+        for name in ("output.weight", "blk.0.attn_qkv.bias", "blk.0.attn_output.bias")
+    ],
     "gpt_oss/other_layers": [f"{REFUSES}it needs blk.0.attn_output.bias"],
     "gpt_oss/released": [f"{DIFFERS}rope.scaling.yarn_truncate is False, and it computes with Tr"],
     "gpt_oss/rounded_yarn": [
@@ -77,6 +90,7 @@ NOTES: dict[str, list[str]] = {
         f"{DIFFERS}rope.scaling.yarn_beta_fast is 1.2, and it computes with 32.0",
         f"{DIFFERS}rope.scaling.yarn_beta_slow is 0.1, and it computes with 1.0",
     ],
+    "hunyuan_dense/alpha": [f"{REFUSES}it has no place for blk.0.attn_output.bias"],
     "lfm2/bias": [
         f"{REFUSES}it has no place for blk.0.shortconv.{part}.bias"
         for part in ("in_proj", "conv", "out_proj")
@@ -128,6 +142,7 @@ NOTES: dict[str, list[str]] = {
     "mistral3/ministral": [
         f"{DIFFERS}vision.rope.freq_base is 100.0, and it computes with 10000.0",
     ],
+    "olmo/clipped": [f"{REFUSES}it has no place for blk.0.attn_output.bias"],
     "olmo2/bias": [f"{REFUSES}it has no place for blk.0.attn_output.bias"],
     "olmo2/tied": [f"{REFUSES}it needs output.weight"],
     "olmo2/windows": [f"{DIFFERS}rope.scaling.yarn_attn_factor is 1.2, and it computes with 1.207"],
@@ -156,6 +171,19 @@ NOTES: dict[str, list[str]] = {
     "qwen2audio/published": [f"{DIFFERS}it fills sounds up to 30 s"],
     "qwen35/bias": [f"{REFUSES}it has no place for blk.0.attn_output.bias"],
     "qwen3/window": [DIFFERS + WINDOW.format(8)],
+    "seed_oss/wide": [
+        f"{REFUSES}it has no place for blk.0.{part}.bias"
+        for part in ("attn_output", "ffn_gate", "ffn_up", "ffn_down")
+    ],
+    "smollm3/interval": [f"{DIFFERS}rope.layers is [True, False, True]"],
+    "smollm3/untied": [
+        f"{REFUSES}it has no place for blk.0.{part}.bias"
+        for part in ("attn_output", "ffn_gate", "ffn_up", "ffn_down")
+    ],
+    "stablelm/parallel": [f"{REFUSES}it needs output.weight"],
+    "starcoder2/window": [
+        f"{REFUSES}it needs blk.0.{part}.bias" for part in ("attn_output", "ffn_up", "ffn_down")
+    ],
     "voxtral/published": [f"{DIFFERS}it averages pairs of the encoder's rows"],
     "voxtral/stacked": [
         f"{DIFFERS}audio.hidden_activation is relu, and it computes with gelu",
@@ -167,6 +195,8 @@ NOTES: dict[str, list[str]] = {
 SAME = """
     cohere2/linear_rope cohere2/published command_r/published gemma2/published gemma3/images
     gemma3/softcap gemma3/untied gemma4/dense gemma4/experts gemma4/images_dense
+    ernie4_5/plain exaone4/plain glm4/plain glm4/wide gpt2/plain hunyuan_dense/plain olmo/plain
+    seed_oss/plain smollm3/plain stablelm/plain starcoder2/plain
     gemma4/published granite/plain granite/tied idefics3/smolvlm idefics3/tiles
     lfm2/experts lfm2/published lfm2/untied
     llama/attention_bias llama/experts

@@ -33,9 +33,17 @@ FAMILIES = {
     "falcon": ("falcon_h1",),
     "granite": ("granite", "granitehybrid"),
     "mamba": ("mamba", "mamba2"),
-    "olmo": ("olmo2",),
+    "ernie": ("ernie4_5",),
+    "exaone": ("exaone4",),
+    "glm": ("glm4",),
+    "gpt": ("gpt2", "gptneox"),
+    "hunyuan": ("hunyuan_dense",),
+    "olmo": ("olmo", "olmo2"),
     "phi": ("phi3",),
     "qwen": ("qwen2", "qwen3", "qwen3vl"),
+    "seed": ("seed_oss",),
+    "smollm": ("smollm3",),
+    "starcoder": ("starcoder2",),
 }
 ARCHITECTURES = sorted(p.parent.name for p in HERE.glob("*/cases.py"))
 _SHIFTED = 16  # positions that a continuation goes beyond its context

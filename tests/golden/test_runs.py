@@ -20,6 +20,7 @@ ALL = [
 # at its beginning, or with learned positions, which nothing moves.
 STATES = {
     "falcon_h1",
+    "gpt2",
     "granitehybrid",
     "lfm2",
     "mamba",

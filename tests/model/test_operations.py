@@ -13,12 +13,15 @@ from ggmodel import DType
 from ggmodel.errors import ConfigError
 from ggmodel.model import (
     AddConstant,
+    Chain,
     Computed,
     Interleaved,
     LastRows,
     MXFP4Blocks,
+    NegatedExp,
     Operation,
     Part,
+    PartsOfHeads,
     PermuteRope,
     Reshape,
     Sources,
@@ -42,7 +45,16 @@ def every(base: type) -> set[type]:
 
 
 def test_these_tests_know_all_operations():
-    assert every(Operation) == {PermuteRope, AddConstant, Transpose, Reshape, LastRows}
+    assert every(Operation) == {
+        PermuteRope,
+        PartsOfHeads,
+        AddConstant,
+        Transpose,
+        Reshape,
+        LastRows,
+        Chain,
+        NegatedExp,
+    }
     assert every(Sources) == {Stack, Part, Interleaved, MXFP4Blocks, Computed}
 
 
@@ -57,6 +69,19 @@ def test_permute_rope_is_invertible(heads: int, pairs: int, more: list[int], see
     assert np.array_equal(op.to_hf(op.to_gguf(x, None), None), x)
     assert np.array_equal(op.to_gguf(op.to_hf(x, None), None), x)
     assert op.to_gguf(x, None).shape == x.shape
+
+
+def test_parts_of_heads_are_gathered():
+    op = PartsOfHeads("heads", 3)
+    x = array(4 * 3 * 2, 5)
+    want = np.concatenate([x.reshape(4, 3, 2, 5)[:, part].reshape(8, 5) for part in range(3)])
+    assert np.array_equal(op.to_gguf(x, CONFIG), want)
+    assert np.array_equal(op.to_hf(want, CONFIG), x)
+    assert np.array_equal(op.to_gguf(x[:, 0], CONFIG), want[:, 0])
+    assert np.array_equal(op.results(x.T, CONFIG), want.T)
+    for bad in (PartsOfHeads("zero"), PartsOfHeads(4, 5)):
+        with pytest.raises(ConfigError, match="rows are not"):
+            bad.to_gguf(x, CONFIG)
 
 
 @pytest.mark.parametrize(

@@ -20,18 +20,37 @@ pytestmark = pytest.mark.timeout(1200)  # the first test downloads the source
 
 # Architectures of ours that llama.cpp does not have.
 UNKNOWN = {"idefics3", "internvl", "mistral", "mllama", "qwen2audio", "voxtral", "whisper"}
-FILES = {"granitehybrid": "granite-hybrid", "gpt-oss": "openai-moe", "paddleocr": "ernie4-5"}
+FILES = {
+    "granitehybrid": "granite-hybrid",
+    "gpt-oss": "openai-moe",
+    "hunyuan-dense": "hunyuan-vl",
+    "ernie4_5": "ernie4-5",
+    "seed_oss": "seed-oss",
+    "paddleocr": "ernie4-5",
+}
 # Keys that the source names without taking their values: what it does with them instead.
 OVERRIDDEN = {
     ("phi3", "attention.sliding_window"): "hparams.n_swa         = 0;",
     ("llama", "rope.dimension_count"): "invalid n_rot: %u, expected %u",
     **{
         (name, "attention.key_length"): "layer.wo%s= create_tensor(tn(LLM_TENSOR_ATTN_OUT"
-        for name in ("qwen2", "qwen2vl", "olmo2", "phi3", "cohere2", "command-r", "lfm2", "lfm2moe")
+        for name in (
+            "qwen2",
+            "qwen2vl",
+            "olmo2",
+            "phi3",
+            "cohere2",
+            "command-r",
+            "lfm2",
+            "lfm2moe",
+            "exaone4",
+            "starcoder2",
+        )
     },
     ("granitehybrid", "attention.head_count_kv"): "recurrent IFF the n_head_kv value is set to 0",
     ("granitehybrid", "ssm.inner_size"): "GGML_ASSERT(2 * n_embd == d_inner);",
     ("mamba", "ssm.inner_size"): "only an expansion factor of 2 is supported for now",
+    ("exaone4", "attention.sliding_window"): "if (hparams.n_layer() == 64) {",
     ("gemma2", "attn_logit_softcapping"): "hparams.attn_soft_cap = true;",
     ("gemma2", "final_logit_softcapping"): "1.0f / hparams.f_final_logit_softcapping",
 }
@@ -42,8 +61,10 @@ PARTLY = {"gemma3n": {f"blk.*.attn_{part}.weight" for part in ("k", "v", "k_norm
 # Tensors that some models have: dense or with experts, with an embedding for each layer or not.
 _EXPERTS = ("blk.*.ffn_", "blk.*.exp_probs_b")
 CHOICES: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("granite", "llama", "llama4", "lfm2", "mistral3", "paddleocr"), _EXPERTS),
     "granitehybrid": ("blk.*.ffn_", "blk.*.ssm_", "blk.*.attn_"),
+    **dict.fromkeys(
+        ("ernie4_5", "granite", "llama", "llama4", "lfm2", "mistral3", "paddleocr"), _EXPERTS
+    ),
     "gemma4": (
         *("blk.*.ffn_", "blk.*.post_ffw_norm_", "blk.*.pre_ffw_norm_"),
         *("per_layer_", "blk.*.inp_gate.", "blk.*.proj.", "blk.*.post_norm."),
@@ -51,7 +72,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 # create_tensor(tn(LLM_TENSOR_NAME, "weight", i), {shape}, flags); few have no "weight"
 _CALL = re.compile(
-    r"create_tensor\(tn\((LLM_TENSOR_\w+)(?:,\s*\"(\w+)\")?[^)]*\),\s*\{[^}]*\},\s*([^;]*)\)"
+    r"create_tensor\(tn\((LLM_TENSOR_\w+) *(?:,\s*\"(\w+)\")?[^)]*\),\s*\{[^}]*\},\s*([^;]*)\)"
 )
 
 

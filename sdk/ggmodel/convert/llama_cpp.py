@@ -200,6 +200,25 @@ FIXED: Mapping[str, Sequence[Fixed]] = {
     "olmo2": (*_SILU, _WIDE),
     "gpt-oss": _SILU,
     "granite": _SILU,
+    "glm4": _SILU,
+    "smollm3": (
+        *_SILU,
+        Fixed("rope.layers", lambda h: [[(i + 1) % 4 != 0 for i in range(h.layers)]]),
+    ),
+    "seed_oss": _SILU,
+    "exaone4": (
+        *_SILU,
+        _WIDE,
+        # It knows the one model with windows by its number of layers, and rotates all in others.
+        Fixed("attention.sliding_window", lambda h: [h.window] if h.layers == 64 else [0, ""]),
+    ),
+    "ernie4_5": _SILU,
+    "hunyuan-dense": _SILU,
+    "starcoder2": (*_TANH, _WIDE, _fixed("attention.sliding_window", 0)),
+    "stablelm": (*_SILU, _without_effect("use_parallel_residual")),  # the tensors tell the same
+    "gpt2": _TANH,
+    "gptneox": _TANH,
+    "olmo": _SILU,
     "cohere2": (*_SILU, _WIDE),
     "command-r": (*_SILU, _WIDE),
     "lfm2": (*_YARN, _WIDE, *map(_without_effect, _OF_EXPERTS)),
@@ -256,6 +275,7 @@ they are. Not all reasons are here; docs/convert.md lists them."""
 
 _FACTORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 _BIAS = "blk.*.attn_output.bias"
+_MLP_BIASES = tuple(f"blk.*.ffn_{part}.bias" for part in ("gate", "up", "down"))
 _SHORTCONV = tuple(f"blk.*.shortconv.{part}.bias" for part in ("in_proj", "conv", "out_proj"))
 _SSM = ("blk.*.ssm_in.bias", "blk.*.ssm_out.bias")
 _DENSE = tuple(f"blk.*.ffn_{part}.weight" for part in ("gate", "up", "down"))
@@ -267,7 +287,7 @@ SURPLUS: Mapping[str, Sequence[str]] = {
     "gemma3n": (*_FACTORS, _BIAS),
     "gemma4": (*_FACTORS[1:], _BIAS),
     "gemma-embedding": _FACTORS,
-    "paddleocr": (*_FACTORS, *(f"blk.*.ffn_{part}.bias" for part in ("gate", "up", "down"))),
+    "paddleocr": (*_FACTORS, *_MLP_BIASES),
     "qwen2": _FACTORS,
     "qwen2vl": _FACTORS,
     "qwen3": (*_FACTORS, _BIAS),
@@ -278,6 +298,17 @@ SURPLUS: Mapping[str, Sequence[str]] = {
     "qwen35moe": (*_FACTORS, _BIAS),
     "phi3": _FACTORS[:1],
     "olmo2": (*_FACTORS, _BIAS),
+    "glm4": _FACTORS,
+    "smollm3": (*_FACTORS, _BIAS, *_MLP_BIASES),
+    "seed_oss": (*_FACTORS, _BIAS, *_MLP_BIASES),
+    "exaone4": _FACTORS[1:],
+    "ernie4_5": (*_FACTORS, *_MLP_BIASES),
+    "hunyuan-dense": (*_FACTORS, _BIAS),
+    "starcoder2": _FACTORS,
+    "stablelm": _FACTORS,
+    "gpt2": _FACTORS,
+    "gptneox": _FACTORS,
+    "olmo": (*_FACTORS, _BIAS),
     "gpt-oss": _FACTORS,
     "cohere2": (*_FACTORS, _BIAS, "output.weight"),
     "command-r": (*_FACTORS, _BIAS, "output.weight"),
@@ -296,6 +327,9 @@ NEEDED: Mapping[str, Sequence[str]] = {
     "mamba": ("blk.*.ssm_conv1d.bias",),
     "mamba2": ("blk.*.ssm_conv1d.bias",),
     "olmo2": ("output.weight",),
+    "starcoder2": (_BIAS, *_MLP_BIASES[1:]),
+    "stablelm": ("output.weight",),
+    "gptneox": ("output.weight", "blk.*.attn_qkv.bias", _BIAS),
 }
 """Architecture → tensors that a model may lack here, and that llama.cpp needs, in every layer."""
 
@@ -375,7 +409,7 @@ def differences(
 
 
 def _difference(key: str, value: Any, usual: Any) -> str:
-    if key == "attention.sliding_window":
+    if key == "attention.sliding_window" and usual != "":
         return f"{key} is {value}, and it computes without: right up to {value} tokens, not beyond"
     return f"{key} is {value}, and it computes {f'with {usual}' if usual else 'without'}"
 

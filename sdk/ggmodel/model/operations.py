@@ -85,6 +85,34 @@ class PermuteRope(Operation):
 
 
 @dataclass(frozen=True)
+class PartsOfHeads(Operation):
+    """Rows of a fused tensor from [head, part, row], where each head has its query, its key and its
+    value together, to [part, head, row]: all queries, then all keys, then all values.
+
+    Args:
+        heads: number of heads or the config attribute that holds it.
+        parts: of each head, of equally many rows.
+    """
+
+    heads: int | str
+    parts: int = 3
+
+    def to_gguf(self, x: np.ndarray, config: Any) -> np.ndarray:
+        return self._swap(x, value_of(config, self.heads), self.parts)
+
+    def to_hf(self, x: np.ndarray, config: Any) -> np.ndarray:
+        return self._swap(x, self.parts, value_of(config, self.heads))
+
+    def results(self, x: np.ndarray, config: Any) -> np.ndarray:
+        return self.to_gguf(x.reshape(-1, x.shape[-1]).T, config).T.reshape(x.shape)
+
+    def _swap(self, x: np.ndarray, outer: int, inner: int) -> np.ndarray:
+        if min(outer, inner) < 1 or x.shape[0] % (outer * inner):
+            raise ConfigError(f"{x.shape[0]} rows are not {outer} · {inner} parts of heads")
+        return x.reshape(outer, inner, -1, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape)
+
+
+@dataclass(frozen=True)
 class Transpose(Operation):
     """Swaps the last two dims: of a matrix or of a stack of them; a bias stays as it is."""
 

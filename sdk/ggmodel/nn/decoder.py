@@ -149,6 +149,8 @@ class DecoderConfig(RopeConfig):
     k_width = property(lambda h: h.kv_heads * h.head_dim)
     v_width = property(lambda h: h.kv_heads * h.value_dim)
     out_width = property(lambda h: h.heads * h.value_dim)
+    qkv_width = property(lambda h: h.q_width + h.k_width + h.v_width)
+    gate_up_width = property(lambda h: 2 * h.ffn)
     # Layer → whether it is local, for subclasses with a `window` and a `pattern`.
     local = property(lambda h: local_layers(h.pattern, h.layers, h.window))
 
@@ -229,6 +231,23 @@ class PermutedAttention(Attention):
     k: Linear = gguf("attn_k", hf="k_proj", op=PermuteRope("kv_heads"), shape=("width", "k_width"))
 
 
+class FusedAttention(Attention):
+    """The same with queries, keys and values as one matrix: rows of all queries, then of all keys,
+    then of all values."""
+
+    q: Any = None
+    k: Any = None
+    v: Any = None
+    qkv: Linear = gguf("attn_qkv", hf=("qkv_proj", "query_key_value"), shape=("width", "qkv_width"))
+    out: Linear = gguf("attn_output", hf=("o_proj", "dense"), shape=("out_width", "width"))
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        h = self.config
+        y = self.qkv(x).reshape(h.head_dim, h.heads + 2 * h.kv_heads, -1)
+        q, k, v = y.chunk_sections(1, h.heads, h.kv_heads, h.kv_heads)
+        return q, k, v
+
+
 class PreNormLayer(Module):
     """x + attn(norm(x)), then x + ffn(norm(x)); what is added has the config's `residual_scale`. A
     subclass annotates `attn`, and `ffn` if it is no `GatedMLP`."""
@@ -247,6 +266,26 @@ class PreNormLayer(Module):
         x, y = keep_rows(outputs, x, y)
         x = x + scaled(y, share)
         return x + scaled(self.ffn(self.ffn_norm(x)), share)
+
+
+class PostNormLayer(Module):
+    """x + norm(attn(x)), then x + norm(ffn(x)). A subclass annotates `attn`, and `ffn` if it is no
+    `GatedMLP`."""
+
+    attn: Module = gguf(hf="self_attn")
+    attn_norm: RMSNorm = gguf(
+        "post_attention_norm", hf="post_attention_layernorm", shape=("width",)
+    )
+    ffn: GatedMLP = gguf(hf="mlp")
+    ffn_norm: RMSNorm = gguf("post_ffw_norm", hf="post_feedforward_layernorm", shape=("width",))
+
+    def forward(
+        self, x: Tensor, batch: Batch, cache: LayerMemory, outputs: Tensor | None
+    ) -> Tensor:
+        """x [width, n] → [width, n], or the rows `outputs` of it."""
+        x, y = keep_rows(outputs, x, self.attn(x, batch, cache))
+        x = x + self.attn_norm(y)
+        return x + self.ffn_norm(self.ffn(x))
 
 
 class PlainDecoder(Model):

@@ -90,6 +90,12 @@ class LayerNorm(Module):
         return x.layer_norm(self.weight, self.bias, self.config.eps if eps is None else eps)
 
 
+class HeadNorm(LayerNorm):
+    """A layer norm with weights of its own for each head. As a field: shape=(head dim, heads)."""
+
+    dims = {"weight": (0, 1)}
+
+
 def _gelu_erf(x: Tensor, up: Tensor | None) -> Tensor:
     return x.gelu_erf() if up is None else x.gelu_erf() * up
 
@@ -178,16 +184,17 @@ def activation(usual: str, hf: str | tuple[str, ...] = "hidden_act", *names: str
     return kv(*(names or (_KEY,)), hf=find, default=usual)
 
 
-class GatedMLP(Module):
-    """down(activation(gate(x)) · up(x)). Reads the config's `width`, `ffn` and `activation`.
+class MLP(Module):
+    """down(activation(up(x))). Reads the config's `width`, `ffn` and `activation`.
 
     Raises:
         ConfigError: an unknown activation; lists the supported ones.
     """
 
-    gate: Linear = gguf("ffn_gate", hf="gate_proj", shape=("width", "ffn"))
-    up: Linear = gguf("ffn_up", hf="up_proj", shape=("width", "ffn"))
-    down: Linear = gguf("ffn_down", hf="down_proj", shape=("ffn", "width"))
+    up: Linear = gguf("ffn_up", hf=("up_proj", "c_fc", "dense_h_to_4h"), shape=("width", "ffn"))
+    down: Linear = gguf(
+        "ffn_down", hf=("down_proj", "c_proj", "dense_4h_to_h"), shape=("ffn", "width")
+    )
 
     def __init__(self, config: Any = None):
         super().__init__(config)
@@ -200,4 +207,32 @@ class GatedMLP(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [width, n] → [width, n]."""
+        return self.down(activate(self.activation, self.up(x)))
+
+
+class GatedMLP(MLP):
+    """down(activation(gate(x)) · up(x)). Reads the config's `width`, `ffn` and `activation`.
+
+    Raises:
+        ConfigError: an unknown activation; lists the supported ones.
+    """
+
+    gate: Linear = gguf("ffn_gate", hf="gate_proj", shape=("width", "ffn"))
+    up: Linear = gguf("ffn_up", hf="up_proj", shape=("width", "ffn"))
+    down: Linear = gguf("ffn_down", hf="down_proj", shape=("ffn", "width"))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [width, n] → [width, n]."""
         return self.down(activate(self.activation, self.gate(x), self.up(x)))
+
+
+class FusedGatedMLP(MLP):
+    """The same with gate and up as one matrix, the gate's rows first. Reads the config's
+    `gate_up_width`, too."""
+
+    up: Linear = gguf("ffn_up", hf="gate_up_proj", shape=("width", "gate_up_width"))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [width, n] → [width, n]."""
+        gate, up = self.up(x).chunk(0, self.config.ffn)
+        return self.down(activate(self.activation, gate, up))

@@ -336,6 +336,22 @@ class RopeConfig(Config):
     rope_dims: Any = property(lambda h: h.head_dim)
 
 
+def partial_rope(usual: float = 1.0) -> Any:
+    """A hyperparameter: how many elements of each head are rotated, `rope_dims`.
+
+    Args:
+        usual: the part of a head, for configs without `partial_rotary_factor` and `rotary_pct`.
+    """
+
+    def find(hf: HF) -> int:
+        parts = (hf.get(key) for key in ("partial_rotary_factor", "rotary_pct"))
+        part = next((part for part in parts if part is not None), usual)
+        head_dim = hf.get("head_dim") or hf["hidden_size"] // hf["num_attention_heads"]
+        return int(head_dim * part)
+
+    return kv("rope.dimension_count", hf=find, default="head_dim")
+
+
 class Rotary(Module):
     """The factors that divide a rope's frequencies, if a file has some; makes the `Rope` of every
     kind of scaling from a `RopeConfig`. Its tensors are named absolutely: a file has them once.

@@ -1,0 +1,1 @@
+"""ERNIE: the architecture `ernie4_5` (ERNIE 4.5, dense)."""

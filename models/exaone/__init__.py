@@ -1,0 +1,1 @@
+"""EXAONE: the architecture `exaone4` (EXAONE 4)."""

@@ -1,0 +1,1 @@
+"""GLM: the architecture `glm4` (GLM 4, dense)."""

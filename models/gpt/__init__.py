@@ -1,0 +1,1 @@
+"""GPT: the architectures `gpt2` and `gptneox` (Pythia, GPT-NeoX)."""

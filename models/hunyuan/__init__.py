@@ -1,0 +1,1 @@
+"""Hunyuan: the architecture `hunyuan-dense` (Hunyuan 0.5B to 7B)."""

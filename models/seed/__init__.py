@@ -1,0 +1,1 @@
+"""Seed: the architecture `seed_oss` (Seed-OSS)."""

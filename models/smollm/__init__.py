@@ -1,0 +1,1 @@
+"""SmolLM: the architecture `smollm3`; SmolLM and SmolLM 2 are `llama`."""

@@ -1,0 +1,1 @@
+"""StableLM: the architecture `stablelm` (StableLM 3B, StableLM 2)."""

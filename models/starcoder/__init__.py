@@ -1,0 +1,1 @@
+"""StarCoder: the architecture `starcoder2`."""
