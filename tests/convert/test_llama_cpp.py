@@ -137,6 +137,9 @@ NOTES: dict[str, list[str]] = {
         ]
         for name, parts in (("norm", ("in", "out")), ("biases", ("in",)))
     },
+    "nemotron_h/biases": [
+        f"{REFUSES}it has no place for blk.2.ssm_{part}.bias" for part in ("in", "out")
+    ],
     "mistral/window": [f"{REFUSES}it has no architecture 'mistral'"],
     "mllama/images": [f"{REFUSES}it has no architecture 'mllama'"],
     "mistral3/ministral": [
@@ -202,6 +205,7 @@ SAME = """
     llama/attention_bias llama/experts
     llama/linear_rope llama/llama3_rope llama/longrope llama/tied
     mamba/published mamba2/published
+    nemotron_h/published
     falcon_h1/published
     granitehybrid/dense
     mistral/no_window mistral3/images mistral3/pixtral mistral3/text

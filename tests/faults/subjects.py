@@ -39,6 +39,7 @@ FAMILIES = {
     "gpt": ("gpt2", "gptneox"),
     "hunyuan": ("hunyuan_dense",),
     "olmo": ("olmo", "olmo2"),
+    "nemotron": ("nemotron_h",),
     "phi": ("phi3",),
     "qwen": ("qwen2", "qwen3", "qwen3vl"),
     "seed": ("seed_oss",),

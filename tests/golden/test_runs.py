@@ -25,6 +25,7 @@ STATES = {
     "lfm2",
     "mamba",
     "mamba2",
+    "nemotron_h",
     "qwen35",
     "qwen3vl/qwen35",
     "whisper",

@@ -39,6 +39,7 @@ LIMITS = {
     "mistral": 30,
     "mistral3": 255,
     "mllama": 240,
+    "nemotron_h": 90,
     "olmo": 30,
     "olmo2": 35,
     "paddleocr": 200,

@@ -30,6 +30,7 @@ MODELS = """
     lfm2/published lfm2/bias lfm2/two_taps lfm2/experts
     granitehybrid/dense granitehybrid/experts
     falcon_h1/published falcon_h1/norm
+    nemotron_h/published nemotron_h/biases
     mamba/published mamba2/published mamba2/biases
     qwen35/published qwen35/bias qwen35/experts
 """.split()

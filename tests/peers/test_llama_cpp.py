@@ -54,6 +54,7 @@ OURS = [
     ("lfm2", "experts"),
     ("granitehybrid", "dense"),
     ("falcon_h1", "published"),
+    ("nemotron_h", "published"),
     ("mamba", "published"),
     ("mamba2", "published"),
     ("qwen35", "published"),

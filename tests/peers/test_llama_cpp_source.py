@@ -21,12 +21,13 @@ pytestmark = pytest.mark.timeout(1200)  # the first test downloads the source
 # Architectures of ours that llama.cpp does not have.
 UNKNOWN = {"idefics3", "internvl", "mistral", "mllama", "qwen2audio", "voxtral", "whisper"}
 FILES = {
-    "granitehybrid": "granite-hybrid",
-    "gpt-oss": "openai-moe",
-    "hunyuan-dense": "hunyuan-vl",
     "ernie4_5": "ernie4-5",
-    "seed_oss": "seed-oss",
+    "gpt-oss": "openai-moe",
+    "granitehybrid": "granite-hybrid",
+    "hunyuan-dense": "hunyuan-vl",
+    "nemotron_h": "nemotron-h",
     "paddleocr": "ernie4-5",
+    "seed_oss": "seed-oss",
 }
 # Keys that the source names without taking their values: what it does with them instead.
 OVERRIDDEN = {
@@ -61,6 +62,8 @@ PARTLY = {"gemma3n": {f"blk.*.attn_{part}.weight" for part in ("k", "v", "k_norm
 # Tensors that some models have: dense or with experts, with an embedding for each layer or not.
 _EXPERTS = ("blk.*.ffn_", "blk.*.exp_probs_b")
 CHOICES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("granite", "llama", "llama4", "lfm2", "mistral3", "paddleocr"), _EXPERTS),
+    "nemotron_h": ("blk.*.ffn_", "blk.*.ssm_", "blk.*.attn_", "blk.*.exp_probs_b"),
     "granitehybrid": ("blk.*.ffn_", "blk.*.ssm_", "blk.*.attn_"),
     **dict.fromkeys(
         ("ernie4_5", "granite", "llama", "llama4", "lfm2", "mistral3", "paddleocr"), _EXPERTS

@@ -235,6 +235,10 @@ FIXED: Mapping[str, Sequence[Fixed]] = {
         Fixed("ssm.dt_b_c_rms_epsilon", lambda h: [h.eps], lambda h: h.selected_norms),
     ),
     "mamba2": _SILU[-1:],
+    "nemotron_h": (
+        *_SILU,
+        _fixed("feed_forward_activation", "relu2"),
+    ),
     "falcon-h1": (*_SILU, _without_effect("multipliers")),
     "granitehybrid": (
         *_SILU,
@@ -316,6 +320,7 @@ SURPLUS: Mapping[str, Sequence[str]] = {
     "lfm2moe": (*_FACTORS, *_SHORTCONV),
     "mamba": _SSM,
     "mamba2": _SSM,
+    "nemotron_h": (*_FACTORS, *_SSM),
     "falcon-h1": (*_FACTORS[1:], *_SSM),
     "granitehybrid": (*_FACTORS[1:], *_SSM),
 }

@@ -1,0 +1,1 @@
+"""Nemotron: the architecture `nemotron_h`."""
