@@ -255,6 +255,17 @@ FIXED: Mapping[str, Sequence[Fixed]] = {
         _without_effect("tokenizer.ggml.token_type_count"),  # read with the vocabulary
         _fixed("classifier.activation", "tanh"),
     ),
+    "modern-bert": (
+        *_YARN,
+        _fixed("classifier.activation", "gelu"),
+        _without_effect("tokenizer.ggml.token_type_count"),
+    ),
+    "nomic-bert": (*_SILU, _without_effect("tokenizer.ggml.token_type_count")),
+    "jina-bert-v3": (
+        *_YARN,
+        _fixed("hidden_activation", "gelu", "gelu_new", "gelu_pytorch_tanh"),
+        _without_effect("tokenizer.ggml.token_type_count"),
+    ),
 }
 """Architecture → the hyperparameters that llama.cpp does not take from its files, or not as they
 are meant."""
@@ -323,6 +334,14 @@ SURPLUS: Mapping[str, Sequence[str]] = {
     "nemotron_h": (*_FACTORS, *_SSM),
     "falcon-h1": (*_FACTORS[1:], *_SSM),
     "granitehybrid": (*_FACTORS[1:], *_SSM),
+    "modern-bert": (
+        *_FACTORS,
+        _BIAS,
+        *(f"blk.*.{part}.bias" for part in ("attn_qkv", "ffn_up", "ffn_down", "attn_norm")),
+        *(f"{part}.bias" for part in ("cls", "cls.norm", "output_norm", "token_embd_norm")),
+    ),
+    "nomic-bert": _FACTORS,
+    "jina-bert-v3": _FACTORS,
 }
 """Architecture → tensors that llama.cpp has no place for: it refuses a file with one."""
 

@@ -76,7 +76,10 @@ if TYPE_CHECKING:
         EncoderHead,
         EncoderMLP,
         EncoderText,
+        FusedEncoderAttention,
+        FusedEncoderMLP,
         PostNormLayer,
+        distances,
         position_table,
     )
     from .experts import ExpertLinear, GatedExperts, choose_experts, sum_experts
@@ -155,6 +158,8 @@ __all__ = [
     "Frame",
     "FramePatchEmbedding",
     "FusedAttention",
+    "FusedEncoderAttention",
+    "FusedEncoderMLP",
     "FusedGatedMLP",
     "GatedExperts",
     "GatedMLP",
@@ -204,6 +209,7 @@ __all__ = [
     "blank_frames",
     "check_activation",
     "choose_experts",
+    "distances",
     "grid_positions",
     "image_mean",
     "image_std",
@@ -242,7 +248,7 @@ _find, __dir__ = lazily(
         "audio": "AUDIO_HOP AUDIO_RATE AudioConfig AudioEncoder "
         "AudioModel ColumnAudioEncoder audio_kv whisper_features",
         "encoder": "Encoder EncoderAttention EncoderConfig EncoderHead EncoderMLP EncoderText "
-        "PostNormLayer position_table",
+        "FusedEncoderAttention FusedEncoderMLP PostNormLayer distances position_table",
         "experts": "ExpertLinear GatedExperts choose_experts sum_experts",
         "conformer": "CONFORMER_EPS MOST_NEARBY ConformerConv "
         "ConformerFeedForward ConformerModel LocalAttention mel_features",

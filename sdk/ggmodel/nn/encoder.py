@@ -80,25 +80,23 @@ class EncoderConfig(Config):
     head_pools: int = kv("classifier.pooling_type", hf=lambda hf: None, default=2)
     head_act: str = kv("classifier.activation", hf=head_activation, default="tanh")
     head_dim = property(lambda h: h.width // h.heads)
+    qkv_width = property(lambda h: 3 * h.width)
+    ffn_both = property(lambda h: 2 * h.ffn)
 
 
-class EncoderAttention(Module):
-    """Attention of all tokens to all, rotated where the layer's memory has a rope. Reads the
-    config's `width`, `heads` and `head_dim`."""
+class _Attention(Module):
+    """The parts that both kinds of attention have."""
 
     config: Any
-    q: Linear = gguf("attn_q", hf=("self.query", "q_lin", "attn.q", "q_proj"), shape=("width",) * 2)
-    k: Linear = gguf("attn_k", hf=("self.key", "k_lin", "attn.k", "k_proj"), shape=("width",) * 2)
-    v: Linear = gguf("attn_v", hf=("self.value", "v_lin", "attn.v", "v_proj"), shape=("width",) * 2)
     out: Linear = gguf(
-        "attn_output", hf=("output.dense", "out_lin", "attn.o", "o_proj"), shape=("width",) * 2
+        "attn_output",
+        hf=("output.dense", "out_lin", "attn.o", "o_proj", "out_proj", "Wo"),
+        shape=("width", "width"),
     )
 
-    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Tensor) -> tuple[Tensor, ...]:
         """x [width, n] → queries, keys and values [head_dim, heads, n], not yet rotated."""
-        h = self.config
-        q, k, v = (p(x).reshape(h.head_dim, h.heads, -1) for p in (self.q, self.k, self.v))
-        return q, k, v
+        raise NotImplementedError
 
     def forward(
         self, x: Tensor, batch: Batch, cache: LayerMemory, bias: Tensor | None = None
@@ -115,17 +113,44 @@ class EncoderAttention(Module):
         return self.out(attention(q, k, v, cache, scale=scale, bias=bias))
 
 
+class EncoderAttention(_Attention):
+    """Attention of all tokens to all, rotated where the layer's memory has a rope. Reads the
+    config's `width`, `heads` and `head_dim`."""
+
+    q: Linear = gguf("attn_q", hf=("self.query", "q_lin", "attn.q", "q_proj"), shape=("width",) * 2)
+    k: Linear = gguf("attn_k", hf=("self.key", "k_lin", "attn.k", "k_proj"), shape=("width",) * 2)
+    v: Linear = gguf("attn_v", hf=("self.value", "v_lin", "attn.v", "v_proj"), shape=("width",) * 2)
+
+    def project(self, x: Tensor) -> tuple[Tensor, ...]:
+        h = self.config
+        return tuple(p(x).reshape(h.head_dim, h.heads, -1) for p in (self.q, self.k, self.v))
+
+
+class FusedEncoderAttention(_Attention):
+    """The same with one matrix for queries, keys and values, as ModernBERT's and Nomic's files have
+    it."""
+
+    qkv: Linear = gguf("attn_qkv", hf="Wqkv", shape=("width", "qkv_width"))
+
+    def project(self, x: Tensor) -> tuple[Tensor, ...]:
+        h = self.config
+        parts = self.qkv(x).chunk(0, h.width)
+        return tuple(part.contiguous().reshape(h.head_dim, h.heads, -1) for part in parts)
+
+
 class EncoderMLP(Module):
     """down(activation(up(x))), or with a gate down(activation(gate(x)) · up(x)). Reads the config's
     `width`, `ffn` and `activation`."""
 
     config: Any
-    gate: Linear | None = gguf("ffn_gate", hf="gate_proj", shape=("width", "ffn"))
+    gate: Linear | None = gguf("ffn_gate", hf=("gate_proj", "fc12"), shape=("width", "ffn"))
     up: Linear = gguf(
-        "ffn_up", hf=("intermediate.dense", "lin1", "up_proj"), shape=("width", "ffn")
+        "ffn_up",
+        hf=("intermediate.dense", "lin1", "up_proj", "fc11", "fc1"),
+        shape=("width", "ffn"),
     )
     down: Linear = gguf(
-        "ffn_down", hf=("output.dense", "lin2", "down_proj"), shape=("ffn", "width")
+        "ffn_down", hf=("output.dense", "lin2", "down_proj", "fc2"), shape=("ffn", "width")
     )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -136,23 +161,39 @@ class EncoderMLP(Module):
         )
 
 
+class FusedEncoderMLP(Module):
+    """down(activation(a) · b), a and b being the halves of up(x), as ModernBERT has it. Reads the
+    config's `width`, `ffn`, `ffn_both` (twice that) and `activation`."""
+
+    config: Any
+    up: Linear = gguf("ffn_up", hf="Wi", shape=("width", "ffn_both"))
+    down: Linear = gguf("ffn_down", hf="Wo", shape=("ffn", "width"))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [width, n] → [width, n]."""
+        a, b = (half.contiguous() for half in self.up(x).chunk(0, self.config.ffn))
+        return self.down(activate(self.config.activation, a, b))
+
+
 class PostNormLayer(Module):
     """norm(x + attn(x)), then norm(x + ffn(x)), as BERT has it. A subclass annotates `attn` and
     `ffn` if it has others."""
 
-    attn: EncoderAttention = gguf(hf=("attention", "self_attn"))
+    attn: EncoderAttention | FusedEncoderAttention = gguf(
+        hf=("attention", "self_attn", "attn", "mixer")
+    )
     attn_norm: LayerNorm = gguf(
         "attn_output_norm",
         hf=(
             *("attention.output.LayerNorm", "sa_layer_norm", "attention.LayerNorm"),
-            "post_attention_layernorm",
+            *("post_attention_layernorm", "norm1"),
         ),
         shape=("width",),
     )
     ffn: EncoderMLP = gguf(hf=("", "ffn", "mlp"))
     norm: LayerNorm = gguf(
         "layer_output_norm",
-        hf=("output.LayerNorm", "output_layer_norm", "post_mlp_layernorm"),
+        hf=("output.LayerNorm", "output_layer_norm", "post_mlp_layernorm", "norm2"),
         shape=("width",),
     )
 
@@ -187,6 +228,11 @@ class EncoderHead(Module):
         if self.dense is not None:
             x = activate(self.config.head_act, self.dense(x))
         return self.out(x if self.norm is None else self.norm(x))
+
+
+def distances(step: Step) -> np.ndarray:
+    """How far each key (columns) lies behind each query (rows), int32 [n, n]; for `Batch.feed`."""
+    return step.positions - step.positions[:, None]
 
 
 def segments(step: Step) -> np.ndarray:
@@ -226,9 +272,11 @@ class EncoderText(Module):
     types: Embedding | None = gguf(
         "token_types", hf=_WORDS.format("token_type"), shape=("width", "types")
     )
-    norm: LayerNorm = gguf("token_embd_norm", hf="embeddings.LayerNorm", shape=("width",))
+    norm: LayerNorm = gguf(
+        "token_embd_norm", hf=("embeddings.LayerNorm", "emb_ln"), shape=("width",)
+    )
     layers: list[PostNormLayer] = gguf(
-        "blk", hf=("encoder.layer", "transformer.layer", "layers"), n="layers"
+        "blk", hf=("encoder.layer", "transformer.layer", "layers", "encoder.layers"), n="layers"
     )
 
     def embedded(self, batch: Batch) -> Tensor:

@@ -34,7 +34,8 @@ for cases whose files are compared from their bytes on (torchvision prepares pic
 
 for embedding models
 
-    EMBEDDINGS  case → (config.json, {name: shape} of the layers behind it, lengths of texts)
+    EMBEDDINGS  case → (config.json, {name: shape} of the layers behind it, lengths of texts, or
+                their ids)
     embed(states, layers) → tensor: the vector of a text from its hidden states [n, width]; the
                 layers "logits" are the scores of a head for whole texts
     POOLING     ways of pooling ("mean", "cls", "last", "rank") whose results the vector
@@ -414,7 +415,10 @@ def embeddings(cases: Cases, name: str, models: str | Path | None = None) -> Emb
     tensors, saved = layout(config)
     layers = {key: torch.from_numpy(x) for key, x in cases.weights(shapes).items()}
     model = loaded(config, cases.weights(tensors))
-    texts = [draw_prompt(name, i, n, config["vocab_size"]) for i, n in enumerate(lengths)]
+    texts = [
+        n if isinstance(n, list) else draw_prompt(name, i, n, config["vocab_size"])
+        for i, n in enumerate(lengths)
+    ]
     with torch.no_grad():
         each = [model(torch.tensor([ids]), output_hidden_states=True) for ids in texts]
         vectors = []

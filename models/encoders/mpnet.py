@@ -1,0 +1,77 @@
+"""MPNet: BERT with a score for the distance of two tokens beside their positions.
+
+llama.cpp has no such architecture; tensors and keys are named as those of its T5 are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ggmodel import DType, Tensor, gguf, kv, nn, register
+from ggmodel.kvcache import Bidirectional
+from ggmodel.model import Batch, Step
+from ggmodel.nn import Embedding
+
+_FARTHEST = 128  # distances from here on have one score
+
+
+def _positions(hf: Mapping[str, Any]) -> int:
+    return hf["max_position_embeddings"] - 2  # those of the padding
+
+
+class MPNetConfig(nn.EncoderConfig):
+    context: int = kv("context_length", hf=_positions)
+    eps: float = kv("attention.layer_norm_epsilon", hf="layer_norm_eps", default=1e-12)
+    buckets: int = kv(
+        "attention.relative_buckets_count",
+        hf=("relative_attention_num_buckets", lambda hf: 32),
+        least=4,
+    )
+    types: int = kv("tokenizer.ggml.token_type_count", default=0)
+
+
+def buckets(distances: np.ndarray, count: int) -> np.ndarray:
+    """The number of the score of each distance (key − query), int32 of the same shape: one for each
+    near one, from half of a side on by logarithm; the second half of `count` is for keys behind.
+
+    As T5's (arXiv 1910.10683), transformers, modeling_mpnet, `relative_position_bucket`."""
+    half = count // 2
+    exact, far = half // 2, np.abs(distances)
+    with np.errstate(divide="ignore"):
+        logs = np.log(far.astype(np.float32) / np.float32(exact)) / np.float32(
+            math.log(_FARTHEST / exact)
+        )
+    large = np.minimum(exact + (np.maximum(logs, 0) * (half - exact)).astype(np.int32), half - 1)
+    return np.where(far < exact, far, large).astype(np.int32) + half * (distances > 0)
+
+
+class Text(nn.EncoderText):
+    config: MPNetConfig
+    positions: Embedding = nn.position_table()
+    types: Any = None
+    distances: Embedding = gguf(
+        "blk.0.attn_rel_b",
+        hf="encoder.relative_attention_bias",
+        shape=("heads", "buckets"),
+    )
+
+    def bias(self, batch: Batch) -> Tensor:
+        n, count = batch.size, self.config.buckets
+
+        def numbers(step: Step) -> np.ndarray:
+            return buckets(nn.distances(step), count).ravel()
+
+        scores = self.distances(batch.feed(numbers, DType.I32, n * n))
+        return scores.reshape(self.config.heads, n, n).permute(2, 0, 1).contiguous()
+
+
+@register("mpnet", hf=("MPNetModel", "MPNetForMaskedLM", "MPNetForSequenceClassification"))
+class MPNet(nn.Encoder):
+    config: MPNetConfig
+    text: Text
+
+    def caches(self) -> list[Bidirectional]:
+        return [Bidirectional()] * self.config.layers
