@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from ggmodel import kv, nn
-from ggmodel.errors import ConfigError
 
 SECTIONS = [11, 11, 10, 0]  # of transformers' rope, where a config says nothing
 
@@ -14,13 +13,7 @@ SECTIONS = [11, 11, 10, 0]  # of transformers' rope, where a config says nothing
 def _recurrent(hf: Mapping[str, Any]) -> list[bool]:
     """Layer → whether it is a gated delta net."""
     every, layers = hf.get("full_attention_interval", 4), range(1, hf["num_hidden_layers"] + 1)
-    regular = ["linear_attention" if i % every else "full_attention" for i in layers]
-    kinds = hf.get("layer_types", regular)
-    if unknown := {*kinds} - {"linear_attention", "full_attention"}:
-        raise ConfigError(
-            f"layer_types has {min(unknown)!r:.40}; supported: linear_attention, full_attention"
-        )
-    return [kind == "linear_attention" for kind in kinds]
+    return nn.recurrent_layers(hf) or [i % every > 0 for i in layers]
 
 
 def _interval(hf: Mapping[str, Any]) -> int:
@@ -28,11 +21,7 @@ def _interval(hf: Mapping[str, Any]) -> int:
     return [*_recurrent(hf), False].index(False) + 1
 
 
-def _inner(hf: Mapping[str, Any]) -> int:
-    return hf["linear_value_head_dim"] * hf["linear_num_value_heads"]
-
-
-class Qwen35Config(nn.DecoderConfig, nn.GridConfig):
+class Qwen35Config(nn.DeltaNetConfig, nn.DecoderConfig, nn.GridConfig):
     fixed = {
         "layer_types": ...,  # read
         # MTP layers are not loaded.
@@ -61,14 +50,6 @@ class Qwen35Config(nn.DecoderConfig, nn.GridConfig):
         default=lambda h: [(i + 1) % h.interval > 0 for i in range(h.layers)],
     )
     recurrent: Any = property(lambda h: h.kinds[: h.layers])
-    # Gated delta nets: heads of values, of which several share a head of queries and keys.
-    kernel: int = kv("ssm.conv_kernel", hf="linear_conv_kernel_dim", least=2)
-    state: int = kv("ssm.state_size", hf="linear_key_head_dim", least=1)
-    groups: int = kv("ssm.group_count", hf="linear_num_key_heads", least=1)
-    values: int = kv("ssm.time_step_rank", hf="linear_num_value_heads", least=1)
-    inner: int = kv("ssm.inner_size", hf=_inner)
-    key_width = property(lambda h: h.groups * h.state)
-    channels = property(lambda h: 2 * h.key_width + h.inner)
     # Attention: queries and their gates.
     q_width = property(lambda h: 2 * h.heads * h.head_dim)
 

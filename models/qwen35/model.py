@@ -2,69 +2,18 @@
 
 from __future__ import annotations
 
-from ggmodel import Module, Tensor, gguf, nn, register
+from ggmodel import Tensor, gguf, nn, register
 from ggmodel.errors import ConfigError
-from ggmodel.kvcache import Causal, LayerStates, Recurrent
-from ggmodel.kvcache import Part as States
+from ggmodel.kvcache import Causal
 from ggmodel.ml import RopeType
 from ggmodel.model import AddConstant, Batch, LayerMemory, Part, Stack
 from ggmodel.nn import ExpertLinear, Linear, RMSNorm
 
 from .config import Qwen35Config, Qwen35MoeConfig
-from .operations import Rates, Taps, TileHeads
-
-TINY = 1e-6  # in the length of queries and keys; configs do not have it
 
 
 def _norm(name: str, hf: str, width: str = "width") -> RMSNorm:
     return gguf(name, hf=hf, op=AddConstant(1), shape=(width,))
-
-
-class DeltaNet(Module):
-    """A matrix a head remembers values by keys, and forgets: the gated delta rule (arXiv
-    2412.06464), behind a short convolution."""
-
-    config: Qwen35Config
-    qkv: Linear = gguf(
-        "attn_qkv", hf="in_proj_qkv", op=TileHeads("state"), shape=("width", "channels")
-    )
-    gate: Linear = gguf(
-        "attn_gate", hf="in_proj_z", op=TileHeads("state"), shape=("width", "inner")
-    )
-    beta: Linear = gguf("ssm_beta", hf="in_proj_b", op=TileHeads(), shape=("width", "values"))
-    alpha: Linear = gguf("ssm_alpha", hf="in_proj_a", op=TileHeads(), shape=("width", "values"))
-    taps: Tensor = gguf(
-        "ssm_conv1d.weight", hf="conv1d.weight", op=Taps("state"), shape=("kernel", "channels")
-    )
-    bias: Tensor = gguf("ssm_dt.bias", hf="dt_bias", op=TileHeads(), shape=("values",))
-    rates: Tensor = gguf("ssm_a", hf="A_log", op=Rates(), shape=("values",))
-    norm: RMSNorm = gguf("ssm_norm", hf="norm", shape=("state",))
-    out: Linear = gguf(
-        "ssm_out", hf="out_proj", op=TileHeads("state", axis=1), shape=("inner", "width")
-    )
-
-    def forward(self, x: Tensor, batch: Batch, cache: LayerStates) -> Tensor:
-        h = self.config
-        beta = self.beta(x).sigmoid()
-        decay = (self.alpha(x) + self.bias).softplus() * self.rates
-        y = cache.each(self.remember, self.qkv(x), decay, beta)
-        y = self.norm(y.reshape(h.state, h.values, -1))
-        gate = self.gate(x).reshape(h.state, h.values, -1)
-        return self.out((y * gate.silu()).reshape(h.inner, -1))
-
-    def remember(self, part: States, x: Tensor, decay: Tensor, beta: Tensor) -> Tensor:
-        """Queries, keys and values x [channels, n, sequences] → [inner, n, sequences]."""
-        h, shape = self.config, (part.n, part.sequences)
-        conv = part.get("conv").concat(x.permute(1, 0), 0)  # [kernel − 1 + n, channels, sequences]
-        part.put("conv", conv.slice(0, part.n, conv.dim(0)))
-        x = nn.activate(h.activation, conv.ssm_conv(self.taps)).reshape(h.state, -1, *shape)
-        q, k, v = x.chunk_sections(1, h.groups, h.groups, h.values)
-        # √(Σx² + ε) is √d · √(mean(x²) + ε/d).
-        q, k = (s.rms_norm(eps=TINY / h.state).scale(h.state**-0.5) for s in (q, k))
-        decay, beta = (s.reshape(1, h.values, *shape) for s in (decay, beta))
-        rows, n = q.gated_delta_net(k, v, decay, beta, part.get("delta")), part.n * part.sequences
-        part.put("delta", rows.slice(1, n, rows.dim(1)))
-        return rows.slice(1, 0, n).reshape(h.inner, *shape)
 
 
 class Attention(nn.Attention):
@@ -116,7 +65,7 @@ class Experts(nn.GatedExperts):
 
 class Layer(nn.PreNormLayer):
     attn_norm: RMSNorm = _norm("attn_norm", "input_layernorm")
-    attn: Attention | DeltaNet = gguf(hf=("self_attn", "linear_attn"))
+    attn: Attention | nn.DeltaNet = gguf(hf=("self_attn", "linear_attn"))
     ffn_norm: RMSNorm = _norm("post_attention_norm", "post_attention_layernorm")
 
 
@@ -125,7 +74,7 @@ class ExpertLayer(Layer):
 
 
 @register("qwen35", hf=("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"))
-class Qwen35(nn.Decoder, nn.GridVision, text=("model", "model.language_model")):
+class Qwen35(nn.HybridDecoder, nn.GridVision, text=("model", "model.language_model")):
     ignore_hf = ("mtp.*",)
     frame = {
         "<|vision_start|>": 248053,
@@ -148,27 +97,18 @@ class Qwen35(nn.Decoder, nn.GridVision, text=("model", "model.language_model")):
         return tuple(f"blk.{i}.*" for i in range(h.layers, h.blocks))
 
     def validate(self) -> None:
-        h, tensors = self.config, [isinstance(layer.attn, DeltaNet) for layer in self.layers]
+        h = self.config
         if h.layers < 1:
             raise ConfigError(f"{h.mtp_layers} of {h.blocks} layers are MTP layers; none is left")
-        if h.recurrent != tensors:
-            declared, stored = ([i for i, x in enumerate(of) if x] for of in (h.recurrent, tensors))
-            raise ConfigError(
-                f"layers {declared} of {len(h.recurrent)} are delta nets by "
-                f"attention.recurrent_layers, {stored} of {len(tensors)} by the tensors"
-            )
+        super().validate()
         if h.inner != h.values * h.state or h.values % h.groups:
             raise ConfigError(
                 f"ssm.inner_size {h.inner} for {h.values} heads of {h.state}, {h.groups} of keys; "
                 "values are as wide as keys, and each head of keys serves equally many"
             )
 
-    def caches(self) -> list[Causal | Recurrent]:
-        h = self.config
-        causal = Causal(self.rotary.rope(RopeType.IMROPE, h.sections))
-        conv, delta = (h.kernel - 1, h.channels), (h.state, h.state, h.values)
-        state = Recurrent(conv=conv, delta=delta)
-        return [state if recurrent else causal for recurrent in h.recurrent]
+    def attention_memory(self) -> Causal:
+        return Causal(self.rotary.rope(RopeType.IMROPE, self.config.sections))
 
 
 @register("qwen35moe", hf=("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"))

@@ -12,8 +12,8 @@ import ggmodel
 from ggmodel.convert import from_hf
 from ggmodel.errors import ConfigError, LoadError
 from ggmodel.gguf_file import TensorSource
-from ggmodel.model import find
-from ggmodel.models.qwen35.operations import Rates, Taps, TileHeads
+from ggmodel.model import Chain, NegatedExp, Operation, find
+from ggmodel.nn import TAPS, TileHeads
 from ggmodel.workbench.golden import source_of
 from tests.conftest import Vary
 from tests.golden.text import golden_of
@@ -77,7 +77,7 @@ def test_published_names(case: str):
     assert all(bytes(got.data(name)) == bytes(want.data(name)) for name in want.tensors)
 
 
-HEADS: Any = SimpleNamespace(groups=2, values=6, state=4)
+HEADS: Any = SimpleNamespace(groups=2, values=6, state=4, tiled=True)
 
 
 def test_heads_lie_as_ggml_repeats_their_keys():
@@ -93,12 +93,12 @@ def test_heads_lie_as_ggml_repeats_their_keys():
     [
         (TileHeads(), (6, 5)),
         (TileHeads("state", axis=1), (5, 24)),
-        (Taps("state"), (40, 1, 3)),
-        (Rates(), (6,)),
+        (Chain(TAPS, TileHeads("state")), (40, 1, 3)),
+        (Chain(TileHeads(), NegatedExp()), (6,)),
     ],
     ids=["rows", "columns", "taps", "rates"],
 )
-def test_weights_return(op: TileHeads, shape: tuple[int, ...]):
+def test_weights_return(op: Operation, shape: tuple[int, ...]):
     x = np.random.default_rng(0).uniform(0.1, 1, shape)
     there = op.to_gguf(x, HEADS)
     assert there.shape == op.shape(shape, HEADS)
@@ -116,6 +116,12 @@ def test_results_follow_the_order_of_rows():
 
 @pytest.mark.parametrize(("groups", "rows"), [(4, 24), (2, 23)])
 def test_heads_that_do_not_fit_are_refused(groups: int, rows: int):
-    odd: Any = SimpleNamespace(groups=groups, values=6, state=4)
+    odd: Any = SimpleNamespace(groups=groups, values=6, state=4, tiled=True)
     with pytest.raises(ConfigError, match="heads of"):
         TileHeads("state").to_gguf(np.zeros(rows), odd)
+
+
+def test_heads_that_stay_neighbours_are_not_moved():
+    neighbours: Any = SimpleNamespace(groups=2, values=6, state=4, tiled=False)
+    x = np.arange(24.0)
+    assert (TileHeads("state").to_gguf(x, neighbours) == x).all()

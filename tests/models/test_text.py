@@ -67,7 +67,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("lfm2/experts", {"expert_gating_func": 1}, "supported: 2, sigmoid"),
     ("lfm2/experts", {"expert_used_count": 5}, "top_k"),
     ("qwen35/published", {"attention.recurrent_layers": [True] * 4}, r"\[0, 1, 2\] of 4 by the te"),
-    ("qwen35/published", {"attention.recurrent_layers": [True]}, r"\[0\] of 1 are delta nets"),
+    ("qwen35/published", {"attention.recurrent_layers": [True]}, r"\[0\] of 1 have states"),
     ("qwen35/published", {"full_attention_interval": 0}, "must be 1 or more"),
     ("qwen35/published", {"ssm.conv_kernel": 1}, "must be 2 or more"),
     ("qwen35/published", {"ssm.state_size": 16}, "shape"),

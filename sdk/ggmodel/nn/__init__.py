@@ -69,6 +69,12 @@ if TYPE_CHECKING:
         LocalAttention,
         mel_features,
     )
+    from .delta_net import (
+        DeltaNet,
+        DeltaNetConfig,
+        TileHeads,
+        delta_rule,
+    )
     from .encoder import (
         Encoder,
         EncoderAttention,
@@ -147,6 +153,8 @@ __all__ = [
     "Conv2D",
     "Decoder",
     "DecoderConfig",
+    "DeltaNet",
+    "DeltaNetConfig",
     "Embedding",
     "Encoder",
     "EncoderAttention",
@@ -196,6 +204,7 @@ __all__ = [
     "SandwichLayer",
     "ScaledEmbedding",
     "SwappedVisionMLP",
+    "TileHeads",
     "VideoConfig",
     "VideoVision",
     "VisionAttention",
@@ -209,6 +218,7 @@ __all__ = [
     "blank_frames",
     "check_activation",
     "choose_experts",
+    "delta_rule",
     "distances",
     "grid_positions",
     "image_mean",
@@ -249,6 +259,7 @@ _find, __dir__ = lazily(
         "AudioModel ColumnAudioEncoder audio_kv whisper_features",
         "encoder": "Encoder EncoderAttention EncoderConfig EncoderHead EncoderMLP EncoderText "
         "FusedEncoderAttention FusedEncoderMLP PostNormLayer distances position_table",
+        "delta_net": "DeltaNet DeltaNetConfig TileHeads delta_rule",
         "experts": "ExpertLinear GatedExperts choose_experts sum_experts",
         "conformer": "CONFORMER_EPS MOST_NEARBY ConformerConv "
         "ConformerFeedForward ConformerModel LocalAttention mel_features",
