@@ -58,8 +58,8 @@ def with_experts() -> Checkpoint:
             {"in_proj_(qkv|z)": "in_proj_qkvz", "in_proj_(a|b)": "in_proj_ba"},
             "qwen35moe",
         ),
-        # Other names of the same blocks.
-        ("olmo2/plain", {"q_norm": "q_layernorm"}, "olmo2"),
+        # Other names of the same blocks, which EXAONE 4 has as well as OLMo 2.
+        ("olmo2/plain", {"q_norm": "q_layernorm"}, "exaone4"),
         # Convolutions and experts; lfm2 and lfm2moe are one class.
         ("lfm2/experts", {}, "lfm2"),
     ],
@@ -90,9 +90,8 @@ def test_a_tower_that_a_checkpoint_lacks_is_not_copied(tmp_path: Path):
 @pytest.mark.parametrize(
     ("name", "own", "folder"),
     [
-        ("granitemoehybrid", "granitehybrid", "granitehybrid"),
         ("deepseek_v3", "deepseek2", "deepseek2"),
-        ("falcon_h1", "falcon-h1", "falcon_h1"),
+        ("wavtokenizer_dec", "wavtokenizer-dec", "wavtokenizer_dec"),
         ("xlm-roberta", "xlm-roberta", "xlm_roberta"),  # bert is another family's name here
         ("new-one", "new-one", "new_one"),
     ],

@@ -200,16 +200,17 @@ class Fit:
     hyperparameters: Hyperparameters
 
     @property
-    def score(self) -> tuple[bool, bool, int, int, int, bool]:
+    def score(self) -> tuple[bool, bool, int, int, int, bool, bool]:
         # An embedding variant that fits equally well is a worse template. llama is the default.
-        usual = bool(self.read) or self.cls.architecture == "llama"
+        default = self.cls.architecture == "llama"
+        usual = bool(self.read) or default
         more = len(self.read) - len(self.report.missing)
         keys = self.hyperparameters
         unread = sum("_config." not in path for path in keys.unread)  # towers show in tensors
         misfits = unread + len(keys.missing) + len(keys.failed)
         corrected = len(self.translation.corrections)
         head = "head" in module_fields(self.cls)
-        return usual, self.named, -self.blocks - misfits, more, -corrected, head
+        return usual, self.named, -self.blocks - misfits, more, -corrected, head, default
 
 
 def best_fit(
