@@ -31,6 +31,7 @@ WINDOW = (
     "attention.sliding_window is {0}, and it computes without: right up to {0} tokens, not beyond"
 )
 NOTES: dict[str, list[str]] = {
+    "apertus/biases": [f"{REFUSES}it needs output.weight"],
     "cohere2/layer_types": [f"{REFUSES}it has no place for blk.0.attn_output.bias"],
     "cohere2/untied": [f"{REFUSES}it has no place for output.weight"],
     "command_r/bias": [
@@ -198,8 +199,8 @@ NOTES: dict[str, list[str]] = {
 SAME = """
     cohere2/linear_rope cohere2/published command_r/published gemma2/published gemma3/images
     gemma3/softcap gemma3/untied gemma4/dense gemma4/experts gemma4/images_dense
-    ernie4_5/plain exaone4/plain glm4/plain glm4/wide gpt2/plain hunyuan_dense/plain olmo/plain
-    seed_oss/plain smollm3/plain stablelm/plain starcoder2/plain
+    apertus/plain ernie4_5/plain exaone4/plain glm4/plain glm4/wide gpt2/plain
+    hunyuan_dense/plain olmo/plain seed_oss/plain smollm3/plain stablelm/plain starcoder2/plain
     gemma4/published granite/plain granite/tied idefics3/smolvlm idefics3/tiles
     lfm2/experts lfm2/published lfm2/untied
     llama/attention_bias llama/experts

@@ -36,6 +36,7 @@ OURS = [
     ("gemma4", "dense"),
     ("gemma4", "experts"),
     ("granite", "tied"),
+    ("apertus", "plain"),
     ("glm4", "wide"),
     ("smollm3", "plain"),
     ("seed_oss", "plain"),

@@ -226,7 +226,9 @@ def written(architecture: str) -> list[set[str]]:
             cls = find_hf(golden.config["architectures"])
             if cls.stored_as(golden.config) != architecture:
                 continue
-            _, config = read_config(find(architecture), normalize(golden.config))
+            _, config = read_config(
+                find(architecture), normalize(golden.config) | {"tensors:": golden.weights()}
+            )
             names = {e.name for e in plan(find(architecture), config, golden.tensors).entries}
             found.append({n for n in names if not of_tower(n)})
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from math import prod
@@ -156,6 +156,11 @@ class Checkpoint(Closing):
             return (values.astype(np.uint32) << 16).view(np.float32)
         return values
 
+    @property
+    def arrays(self) -> Mapping[str, np.ndarray]:
+        """Name → the tensor as `array` gives it, read when it is asked for."""
+        return _Arrays(self)
+
     def mapped(self, file: int) -> memoryview:
         """The bytes of file number `file`."""
         return self._buffers[file].view
@@ -178,6 +183,22 @@ class Checkpoint(Closing):
         """Closes the files; arrays taken before stay valid."""
         for buffer in self._buffers:
             buffer.close()
+
+
+class _Arrays(Mapping[str, np.ndarray]):
+    def __init__(self, checkpoint: Checkpoint):
+        self._checkpoint = checkpoint
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self._checkpoint.tensors:
+            raise KeyError(name)
+        return self._checkpoint.array(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._checkpoint.tensors)
+
+    def __len__(self) -> int:
+        return len(self._checkpoint.tensors)
 
 
 def _file_names(folder: Path) -> tuple[dict[str, str] | None, list[str]]:

@@ -92,7 +92,7 @@ class CheckpointSource(TensorSource):
         hf = with_defaults(architecture, raw, normalize(raw), reference)
         if (pooling := pooling_type(checkpoint.folder)) is not None:
             hf["pooling_type"] = pooling
-        self.hf = Watched(hf)
+        self.hf = Watched({**hf, "tensors:": checkpoint.arrays})
         _check_layers(checkpoint, self.hf)
         metadata, self.config = read_config(architecture, self.hf)
         self._computed: dict[str, np.ndarray] = {}

@@ -1,7 +1,8 @@
 """Configurations of checkpoints, normalised; a checkpoint in memory as a source of tensors.
 
 preprocessor_config.json and the files beside it become objects of the config; `hf=` reaches
-them by the names in `DOCUMENTS`: `kv(..., hf="preprocessor:size.longest_edge")`.
+them by the names in `DOCUMENTS`: `kv(..., hf="preprocessor:size.longest_edge")`. The tensors are
+the object "tensors:".
 """
 
 from __future__ import annotations
@@ -177,7 +178,8 @@ def from_hf(
     """
     reference = recorded(hf)
     raw, prepared = with_preparation(hf)
-    hf = Watched(with_defaults(architecture, raw, normalize(raw), reference))
+    full = with_defaults(architecture, raw, normalize(raw), reference)
+    hf = Watched({**full, "tensors:": tensors})
     metadata, config = read_config(architecture, hf)
     made: dict[str, Any] = {}
     fit = plan(architecture, config, tensors)

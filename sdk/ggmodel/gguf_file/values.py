@@ -364,7 +364,7 @@ def _string_error(buffer: Buffer, at: int) -> FormatError:
         return e
 
 
-_GLOBAL = ("tokenizer.", "general.")
+_GLOBAL = ("tokenizer.", "general.", "xielu.")
 _KINDS = {bool: "a boolean", int: "an integer", float: "a number", str: "a string", list: "a list"}
 
 

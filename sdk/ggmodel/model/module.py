@@ -115,7 +115,7 @@ def kv(
 
     Args:
         names: primary key, then alternates; each is looked up as "<architecture>.<key>" unless it
-            begins with "general." or "tokenizer.", then as it stands ("clip.vision.block_count").
+            begins with "general.", "tokenizer." or "xielu.", then as it stands.
             A key of an encoder alone, "vision.…" or "audio.…", has "clip." before it in an mmproj
             file.
         hf: key in a Hugging Face config ("rope_scaling.factor" descends,

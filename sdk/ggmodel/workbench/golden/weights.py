@@ -114,7 +114,7 @@ def types_of(architecture: type[Model] | None, hf: Mapping[str, Any], tensors: S
 def _filled(architecture: type[Model], hf: Mapping[str, Any], tensors: Shapes) -> Types:
     """Tensor → the type of what is made of it, as far as the declaration fits."""
     try:
-        metadata, config = read_config(architecture, normalize(hf))
+        metadata, config = read_config(architecture, _shaped(hf, tensors))
         made = [
             (entry, Candidate(entry.name, _shape(entry, config, tensors), DType.F32))
             for entry in plan(architecture, config, tensors).entries
@@ -131,6 +131,12 @@ def _filled(architecture: type[Model], hf: Mapping[str, Any], tensors: Shapes) -
     return types
 
 
+def _shaped(hf: Mapping[str, Any], tensors: Shapes) -> dict[str, Any]:
+    """A normalized config, with tensors of these shapes whose values do not count."""
+    zeros = {name: np.broadcast_to(np.float32(0), shape) for name, shape in tensors.items()}
+    return {**normalize(hf), "tensors:": zeros}
+
+
 def _shape(entry: PlannedTensor, config: Any, tensors: Shapes) -> tuple[int, ...]:
     """The shape of an entry's tensor, in ggml's order."""
     shapes = [tensors[s] for s in entry.sources]
@@ -143,7 +149,7 @@ def stored_as(
 ) -> dict[str, DType]:
     """GGUF tensor → its type in a file of `dtype`, given the types of a Q8_0 file. A tensor that is
     made of several has the type that all of them have, else F32."""
-    _, config = read_config(architecture, normalize(hf))
+    _, config = read_config(architecture, _shaped(hf, tensors))
     stored: dict[str, DType] = {}
     for entry in plan(architecture, config, tensors).entries:
         kinds = {narrowed(types.get(source), dtype) for source in entry.sources}

@@ -1,0 +1,5 @@
+"""Apertus."""
+
+from .model import Apertus, ApertusConfig, FeedForward, Layer
+
+__all__ = ["Apertus", "ApertusConfig", "FeedForward", "Layer"]
