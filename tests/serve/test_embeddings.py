@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 
 import httpx
 import numpy as np
@@ -64,6 +65,29 @@ def test_documents_are_ordered_by_their_scores(http: httpx.Client):
 
     assert [one["index"] for one in found["results"]] == [1, 2]
     assert found["results"][0]["document"] == {"text": "abc"}
+
+
+def test_teis_scores_go_from_0_to_1_unless_raw(http: httpx.Client):
+    asked = {"query": "dog", "texts": ["a", "abc"], "return_text": True}
+    found = http.post("/rerank", json=asked).json()
+    assert [(one["index"], one["text"]) for one in found] == [(1, "abc"), (0, "a")]
+    scores = [one["score"] for one in found]
+    assert scores == pytest.approx([1 / (1 + math.exp(-3)), 1 / (1 + math.exp(-1))])
+    raw = http.post("/rerank", json={**asked, "raw_scores": True}).json()
+    assert [one["score"] for one in raw] == [3.0, 1.0]
+
+
+def test_rows_in_teis_format(http: httpx.Client):
+    texts = ["a dog", "a cat"]
+    answer = http.post("/v1/embeddings", json={"input": texts}).json()
+    rows = [one["embedding"] for one in answer["data"]]
+    assert http.post("/embed", json={"inputs": texts}).json() == rows
+    assert http.post("/embed", json={"inputs": texts[0]}).json() == rows[:1]
+    plain = http.post("/embed", json={"inputs": texts, "normalize": False}).json()
+    assert plain != rows
+    answer = http.post("/embed", json={"inputs": ["a", ""]})
+    assert answer.status_code == 400
+    assert "inputs" in answer.text
 
 
 def test_scores_of_pairs(http: httpx.Client):

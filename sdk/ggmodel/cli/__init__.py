@@ -29,8 +29,8 @@ from .terminal import in_options, printable, say
 
 _USE, _LOOK, _WRITE = "Use a model", "Inspect a model", "Write a model"
 _MEMBERS = {
-    _USE: "run chat serve batch transcribe list pull create cp rm convert quantize imatrix "
-    "estimate devices worker runner ggml",
+    _USE: "run chat embed rerank serve batch transcribe list pull create cp rm convert quantize "
+    "imatrix estimate devices worker runner ggml",
     _LOOK: "show check bench perplexity profile trace graph",
     _WRITE: "new diff golden",
 }
@@ -44,12 +44,14 @@ _ELSEWHERE = {
     "check": "show:check",
     "cp": "local_models:cp",
     "create": "local_models:create",
+    "embed": "texts:embed",
     "imatrix": "convert:imatrix",
     "list": "local_models:list_models",  # `list` is a type of Python
     "perplexity": "measure:perplexity",
     "profile": "measure:profile",
     "pull": "local_models:pull",
     "quantize": "convert:quantize",
+    "rerank": "texts:rerank",
     "rm": "local_models:rm",
     "runner": "devices:runner",
     "worker": "devices:worker",

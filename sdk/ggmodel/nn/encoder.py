@@ -223,6 +223,11 @@ class EncoderHead(Module):
         "cls.output", hf=("classifier.out_proj", "classifier"), shape=("width", None)
     )
 
+    @property
+    def labels(self) -> int:
+        """Their number."""
+        return self.out.weight.dim(1)
+
     def forward(self, x: Tensor) -> Tensor:
         """Pooled hidden states [width, texts] → [labels, texts], before a softmax or a sigmoid."""
         if self.dense is not None:
@@ -329,7 +334,7 @@ class Encoder(Model):
             )
         check_activation(h.activation)
         check_activation(h.head_act, "classifier.activation")
-        rows = 0 if self.classifier is None else self.classifier.out.weight.dim(1)
+        rows = 0 if self.classifier is None else self.classifier.labels
         if rows and h.labels is not None and len(h.labels) != rows:
             raise ConfigError(f"{len(h.labels)} labels of a head with {rows} results")
 

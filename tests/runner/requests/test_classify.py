@@ -33,19 +33,18 @@ VOCABULARY: dict[str, Any] = {
 QUERY, DOCUMENTS = "who baked", ["the fox slept", "bread", "the fox baked the bread", "who"]
 
 
-def load(case: str, **tensors: np.ndarray) -> LoadedModel:
-    """A golden of BERT with a vocabulary, and with other tensors."""
+def described(case: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The metadata of a golden of BERT, with a vocabulary, and its tensors."""
     source = source_of(load_embeddings("bert", case))
-    held = {
-        n: np.frombuffer(source.data(n), np.float32).reshape(source.tensors[n].shape[::-1])
-        for n in source.tensors
-    }
-    metadata = {
-        **source.metadata,
-        **VOCABULARY,
-        G + "tokens": filled(len(held["token_embd.weight"])),
-    }
-    metadata[G + "token_type"] = [3, 2, 3, 3, *[1] * (len(metadata[G + "tokens"]) - 4)]
+    held = {n: array(case, n) for n in source.tensors}
+    tokens = filled(len(held["token_embd.weight"]))
+    types = [3, 2, 3, 3, *[1] * (len(tokens) - 4)]
+    return {**source.metadata, **VOCABULARY, G + "tokens": tokens, G + "token_type": types}, held
+
+
+def load(case: str, **tensors: np.ndarray) -> LoadedModel:
+    """The same loaded, with other tensors."""
+    metadata, held = described(case)
     given = {name.replace("__", "."): x for name, x in tensors.items()}
     return ggmodel.load(
         MemorySource(metadata, {**held, **given}), kv_type="f32", flash_attention="off"

@@ -334,6 +334,12 @@ class LoadedModel(Answering, Closing):
         """The labels of the head for whole texts, in order of its scores; none without a head."""
         return list(getattr(self.model.config, "labels", None) or ())
 
+    @property
+    def ranks(self) -> bool:
+        """Whether it has a head for whole texts, of one label or two: `rerank` works."""
+        head = getattr(self.model, "classifier", None)
+        return head is not None and head.labels <= 2
+
     @reported
     def classify(self, texts: Sequence[str | Sequence[int]]) -> np.ndarray:
         """The probability of each of `labels`, float32 [n, labels], by the model's head for whole

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from contextlib import suppress
 from importlib.resources import files
 from typing import Any
@@ -125,7 +126,7 @@ class DetokenizeRequest(Struct):
 
 
 class RerankRequest(Struct):
-    """As Jina's; `texts` are TEI's documents."""
+    """As Jina's; `texts` are TEI's documents, whose scores go from 0 to 1 but for `raw_scores`."""
 
     query: str
     documents: list[str | dict[str, Any]] | None = None
@@ -133,6 +134,7 @@ class RerankRequest(Struct):
     top_n: int | None = None
     return_documents: bool = False
     return_text: bool = False
+    raw_scores: bool = False
     model: str | None = None
 
 
@@ -289,10 +291,16 @@ async def rerank(call: Call) -> None:
     order = order if params.top_n is None else order[: max(0, params.top_n)]
     if params.texts is not None:
         texts = documents if params.return_text else [UNSET] * len(documents)
-        return await call.json([RankedPlain(i, ranks.scores[i], texts[i]) for i in order])
+        scores = ranks.scores if params.raw_scores else list(map(_probability, ranks.scores))
+        return await call.json([RankedPlain(i, scores[i], texts[i]) for i in order])
     shown = [RankedText(one) if params.return_documents else UNSET for one in documents]
     results = [Ranked(i, ranks.scores[i], shown[i]) for i in order]
     await call.json(RankedList(name, results, PromptUsage(count, count)))
+
+
+def _probability(score: float) -> float:
+    """From 0 to 1: a sigmoid."""
+    return 0.5 + 0.5 * math.tanh(score / 2)
 
 
 async def score(call: Call) -> None:

@@ -67,6 +67,8 @@ def _abilities(model: LoadedModel, template: str) -> list[str]:
             abilities += ["chat", *template_abilities(template)]
     if architecture.hidden is not Model.hidden:
         abilities.append("embedding")
+    if model.ranks:
+        abilities.append("rerank")
     hears = "audio" in model.model.modalities()
     if hears and architecture.speech is not Model.speech and model.tokenizer is not None:
         abilities.append("transcription")

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from ...bounds import limits
 from ...chat.messages import LISTS, item_of
-from ...errors import ConfigError, PromptError, PromptTooLong, Unsupported
+from ...errors import ConfigError, PromptError, PromptTooLong
 from ...runner import Grammar, LoadedModel
 from ...runner import Piece as Generated
 from ...runner.engine.scoring import Scoring
@@ -236,11 +236,13 @@ class Work:
         return [*ids[: most - 1], ids[-1]] if closed else ids[:most]
 
     def rank(self, request: Rank, check: Check) -> Ranks:
-        raise Unsupported(
-            f"{self.model.report.architecture} has no head that ranks documents, and no "
-            "architecture of this version has one; embed query and documents and compare them, or "
-            "use the engine llama.cpp with a reranker"
-        )
+        tokens: list[int] = []
+        for document in request.documents:
+            check()
+            size = len(request.query) + len(document)
+            self.model.prompts.check_length(size, self._most)
+            tokens.append(len(self._vocabulary().encode_pair(request.query, document)[0]))
+        return Ranks(self.model.rerank(request.query, request.documents).tolist(), tokens)
 
     def transcribe(self, request: Transcribe, check: Check) -> Transcript:
         transcript = transcribe(

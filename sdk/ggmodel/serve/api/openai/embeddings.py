@@ -1,4 +1,5 @@
-"""Rows of numbers for texts and token ids: /v1/embeddings, and llama-server's /embedding."""
+"""Rows of numbers for texts and token ids: /v1/embeddings, llama-server's /embedding, TEI's
+/embed."""
 
 from __future__ import annotations
 
@@ -46,6 +47,16 @@ class RowsRequest(Struct):
     embd_normalize: int = 2
 
 
+class PlainRequest(Struct):
+    """A request in TEI's format."""
+
+    inputs: Input
+    model: str | None = None
+    normalize: bool = True
+    truncate: bool = False
+    dimensions: int | None = None
+
+
 class TextRows(Struct):
     """The rows of a text: one, as models pool them."""
 
@@ -61,6 +72,7 @@ def routes(server: Server) -> list[Route]:
 
     return [
         post("/v1/embeddings", create, EmbeddingRequest, Embeddings),
+        post("/embed", create_plain, PlainRequest, list[list[float]]),  # TEI's
         *(  # llama-server's
             post(path, create_rows, RowsRequest, list[TextRows])
             for path in ("/embedding", "/embeddings")
@@ -79,6 +91,17 @@ async def create(call: Call) -> None:
     data = rows_of(rows, params.encoding_format == "base64")
     listed = [EmbeddingRow(i, row) for i, row in enumerate(data)]
     await call.json(Embeddings(listed, name, PromptUsage(count, count)))
+
+
+async def create_plain(call: Call) -> None:
+    """Turn texts into rows of numbers, in TEI's format."""
+    params = await call.decode(PlainRequest)
+    if params.dimensions is not None and params.dimensions < 1:
+        raise Refused("dimensions: give 1 or more", param="dimensions")
+    how = Embed([], normalize=params.normalize, truncate=params.truncate)
+    how.dimensions = params.dimensions
+    rows, _ = await _rows(call, params.model, params.inputs, how, field="inputs")
+    await call.json(rows_of(rows, False))
 
 
 async def create_rows(call: Call) -> None:
@@ -105,7 +128,12 @@ def _sizes(rows: np.ndarray, norm: int) -> np.ndarray:
 
 
 async def _rows(
-    call: Call, model: str | None, given: Input, how: Embed, keep_alive: float | None = None
+    call: Call,
+    model: str | None,
+    given: Input,
+    how: Embed,
+    keep_alive: float | None = None,
+    field: str = "input",
 ) -> tuple[Rows, str]:
     """The rows of texts, and the model's name.
 
@@ -115,9 +143,9 @@ async def _rows(
     Raises:
         Refused: a text is empty, or there are too many.
     """
-    texts = inputs_of(given, "input")
+    texts = inputs_of(given, field)
     if not all(texts):
-        raise Refused("input: a text is empty", param="input")
+        raise Refused(f"{field}: a text is empty", param=field)
     async with call.server.models.use(model, keep_alive=keep_alive) as runner:
         how.texts = [await only_ids(runner, one) for one in texts]  # type: ignore[assignment]
         rows = await runner.embed(how)
