@@ -21,14 +21,8 @@ def _interval(hf: Mapping[str, Any]) -> int:
     return [*_recurrent(hf), False].index(False) + 1
 
 
-class Qwen35Config(nn.DeltaNetConfig, nn.DecoderConfig, nn.GridConfig):
-    fixed = {
-        "layer_types": ...,  # read
-        # MTP layers are not loaded.
-        "mtp_num_hidden_layers": ...,
-        "mtp_use_dedicated_embeddings": ...,
-        "attn_output_gate": True,
-    }
+class TextConfig(nn.DeltaNetConfig, nn.DecoderConfig):
+    """What Qwen 3.5 and Qwen3-Next have in common."""
 
     blocks: int = kv("block_count", hf="num_hidden_layers")
     mtp_layers: int = kv("nextn_predict_layers", default=0, least=0)
@@ -41,7 +35,6 @@ class Qwen35Config(nn.DeltaNetConfig, nn.DecoderConfig, nn.GridConfig):
         "rope.dimension_count",
         hf=lambda hf: int(hf["head_dim"] * hf.get("partial_rotary_factor", 0.25)),
     )
-    sections: list = kv("rope.dimension_sections", hf=lambda hf: nn.rope_sections(hf) or SECTIONS)
     # llama.cpp's older files have the interval alone.
     interval: int = kv("full_attention_interval", hf=_interval, default=4, least=1)
     kinds: list = kv(
@@ -54,9 +47,37 @@ class Qwen35Config(nn.DeltaNetConfig, nn.DecoderConfig, nn.GridConfig):
     q_width = property(lambda h: 2 * h.heads * h.head_dim)
 
 
-class Qwen35MoeConfig(Qwen35Config):
-    ffn: Any = property(lambda h: h.shared_ffn)
+class ExpertsConfig(nn.DecoderConfig):
     experts: int = kv("expert_count", hf="num_experts")
     experts_used: int = kv("expert_used_count", hf="num_experts_per_tok")
     expert_ffn: int = kv("expert_feed_forward_length", hf="moe_intermediate_size")
     shared_ffn: int = kv("expert_shared_feed_forward_length", hf="shared_expert_intermediate_size")
+
+
+class Qwen35Config(TextConfig, nn.GridConfig):
+    fixed = {
+        "layer_types": ...,  # read
+        # MTP layers are not loaded.
+        "mtp_num_hidden_layers": ...,
+        "mtp_use_dedicated_embeddings": ...,
+        "attn_output_gate": True,
+    }
+
+    sections: list = kv("rope.dimension_sections", hf=lambda hf: nn.rope_sections(hf) or SECTIONS)
+
+
+class Qwen35MoeConfig(ExpertsConfig, Qwen35Config):
+    ffn: Any = property(lambda h: h.shared_ffn)
+
+
+class Qwen3NextConfig(ExpertsConfig, TextConfig):
+    # The tensors tell the same, or which layers have experts.
+    fixed = {"layer_types": ..., "mlp_only_layers": ..., "decoder_sparse_step": ...}
+
+    normalize: bool = kv("expert_weights_norm", hf="norm_topk_prob", default=True)
+    tiled: Any = False
+    # Of values for each head of keys.
+    shared = property(lambda h: h.values // h.groups)
+    shared_inner = property(lambda h: h.shared * h.value_state)
+    twice_values = property(lambda h: 2 * h.values)
+    shared_width = property(lambda h: h.shared_ffn)

@@ -17,7 +17,6 @@ def _norm(name: str, hf: str, width: str = "width") -> RMSNorm:
 
 
 class Attention(nn.Attention):
-    config: Qwen35Config
     q_norm: RMSNorm = _norm("attn_q_norm", "q_norm", "head_dim")
     k_norm: RMSNorm = _norm("attn_k_norm", "k_norm", "head_dim")
 
@@ -50,13 +49,18 @@ class Down(ExpertLinear):
     weight = gguf("weight", hf=("down_proj", Stack("{}.down_proj.weight", "experts")))
 
 
+class SharedMLP(nn.GatedMLP):
+    gate: Linear = gguf("ffn_gate", hf="gate_proj", shape=("width", "shared_ffn"))
+    up: Linear = gguf("ffn_up", hf="up_proj", shape=("width", "shared_ffn"))
+    down: Linear = gguf("ffn_down", hf="down_proj", shape=("shared_ffn", "width"))
+
+
 class Experts(nn.GatedExperts):
-    config: Qwen35MoeConfig
     router: Linear = gguf("ffn_gate_inp", hf="gate", shape=("width", "experts"))
     gate: Gate = gguf("ffn_gate_exps", hf="experts", shape=("width", "expert_ffn", "experts"))
     up: Up = gguf("ffn_up_exps", hf="experts", shape=("width", "expert_ffn", "experts"))
     down: Down = gguf("ffn_down_exps", hf="experts", shape=("expert_ffn", "width", "experts"))
-    shared: nn.GatedMLP = gguf(suffix="_shexp", hf="shared_expert")
+    shared: SharedMLP = gguf(suffix="_shexp", hf="shared_expert")
     share: Linear = gguf("ffn_gate_inp_shexp", hf="shared_expert_gate", shape=("width", 1))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -73,22 +77,9 @@ class ExpertLayer(Layer):
     ffn: Experts = gguf(hf="mlp")
 
 
-@register("qwen35", hf=("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"))
-class Qwen35(nn.HybridDecoder, nn.GridVision, text=("model", "model.language_model")):
+class HybridDecoder(nn.HybridDecoder):
     ignore_hf = ("mtp.*",)
-    frame = {
-        "<|vision_start|>": 248053,
-        "<|image_pad|>": 248056,
-        "<|video_pad|>": 248057,
-        "<|vision_end|>": 248054,
-    }
-
-    config: Qwen35Config
-    layers: list[Layer]
     norm: RMSNorm = gguf("output_norm", op=AddConstant(1), shape=("width",))
-
-    def embedded(self, batch: Batch) -> Tensor:
-        return batch.merge_embeddings(self.embed(batch.inputs))
 
     @property
     def ignore(self) -> tuple[str, ...]:
@@ -106,6 +97,22 @@ class Qwen35(nn.HybridDecoder, nn.GridVision, text=("model", "model.language_mod
                 f"ssm.inner_size {h.inner} for {h.values} heads of {h.state}, {h.groups} of keys; "
                 "values are as wide as keys, and each head of keys serves equally many"
             )
+
+
+@register("qwen35", hf=("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"))
+class Qwen35(HybridDecoder, nn.GridVision, text=("model", "model.language_model")):
+    frame = {
+        "<|vision_start|>": 248053,
+        "<|image_pad|>": 248056,
+        "<|video_pad|>": 248057,
+        "<|vision_end|>": 248054,
+    }
+
+    config: Qwen35Config
+    layers: list[Layer]
+
+    def embedded(self, batch: Batch) -> Tensor:
+        return batch.merge_embeddings(self.embed(batch.inputs))
 
     def attention_memory(self) -> Causal:
         return Causal(self.rotary.rope(RopeType.IMROPE, self.config.sections))

@@ -141,6 +141,17 @@ NOTES: dict[str, list[str]] = {
     "nemotron_h/biases": [
         f"{REFUSES}it has no place for blk.2.ssm_{part}.bias" for part in ("in", "out")
     ],
+    **{
+        f"olmo_hybrid/{name}": [f"{REFUSES}it has no architecture 'olmo_hybrid'"]
+        for name in ("published", "rope")
+    },
+    "qwen3next/some_dense": [
+        f"{REFUSES}it has no place for blk.0.attn_output.bias",
+        *(
+            f"{REFUSES}it has no place for blk.1.ffn_{part}.weight"
+            for part in ("gate", "up", "down")
+        ),
+    ],
     "mistral/window": [f"{REFUSES}it has no architecture 'mistral'"],
     "mllama/images": [f"{REFUSES}it has no architecture 'mllama'"],
     "mistral3/ministral": [
@@ -206,6 +217,7 @@ SAME = """
     llama/attention_bias llama/experts
     llama/linear_rope llama/llama3_rope llama/longrope llama/tied
     mamba/published mamba2/published
+    qwen3next/published
     nemotron_h/published
     falcon_h1/published
     granitehybrid/dense

@@ -26,7 +26,9 @@ STATES = {
     "mamba",
     "mamba2",
     "nemotron_h",
+    "olmo_hybrid",
     "qwen35",
+    "qwen3next",
     "qwen3vl/qwen35",
     "whisper",
 }
@@ -37,6 +39,8 @@ STATELESS = {
 }  # attention alone
 # Goldens with the reference's choices of experts; the prompts of others keep routers from ties.
 ROUTED = {
+    "qwen3next/published",
+    "qwen3next/some_dense",
     "granitehybrid/experts",
     *("lfm2/experts", "lfm2/experts_unbiased", "lfm2/experts_scaled"),
     *("gpt_oss/released", "llama/experts", "qwen3/experts"),

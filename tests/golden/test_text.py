@@ -50,6 +50,8 @@ EXCEPTIONS = {
     "falcon_h1": Bounds(half=8e-6, quantised=3e-3, cache=4e-6),
     "mamba2": Bounds(half=5e-6, quantised=3e-3),
     # A delta net multiplies results of four matrices, each of which is rounded.
+    "qwen3next": Bounds(quantised=1e-3),
+    "olmo_hybrid": Bounds(half=2e-6, quantised=1e-3, cache=2e-6),
     "qwen35": Bounds(quantised=1e-3),
     # Norms stand behind attention alone, and bring it to full size with what it was rounded to.
     "olmo2": Bounds(cache=2e-6),

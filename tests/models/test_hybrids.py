@@ -31,6 +31,7 @@ MODELS = """
     granitehybrid/dense granitehybrid/experts
     falcon_h1/published falcon_h1/norm
     nemotron_h/published nemotron_h/biases
+    olmo_hybrid/published olmo_hybrid/rope qwen3next/published
     mamba/published mamba2/published mamba2/biases
     qwen35/published qwen35/bias qwen35/experts
 """.split()

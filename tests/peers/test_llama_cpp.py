@@ -56,6 +56,7 @@ OURS = [
     ("granitehybrid", "dense"),
     ("falcon_h1", "published"),
     ("nemotron_h", "published"),
+    ("qwen3next", "published"),
     ("mamba", "published"),
     ("mamba2", "published"),
     ("qwen35", "published"),

@@ -19,7 +19,16 @@ from tests.golden.files import HERE, cases, load_embeddings, load_golden
 pytestmark = pytest.mark.timeout(1200)  # the first test downloads the source
 
 # Architectures of ours that llama.cpp does not have.
-UNKNOWN = {"idefics3", "internvl", "mistral", "mllama", "qwen2audio", "voxtral", "whisper"}
+UNKNOWN = {
+    "idefics3",
+    "internvl",
+    "mistral",
+    "mllama",
+    "olmo_hybrid",
+    "qwen2audio",
+    "voxtral",
+    "whisper",
+}
 FILES = {
     "ernie4_5": "ernie4-5",
     "gpt-oss": "openai-moe",

@@ -236,6 +236,7 @@ FIXED: Mapping[str, Sequence[Fixed]] = {
         Fixed("ssm.dt_b_c_rms_epsilon", lambda h: [h.eps], lambda h: h.selected_norms),
     ),
     "mamba2": _SILU[-1:],
+    "qwen3next": (*_SILU, _fixed("expert_weights_norm", True)),
     "nemotron_h": (
         *_SILU,
         _fixed("feed_forward_activation", "relu2"),
@@ -332,6 +333,7 @@ SURPLUS: Mapping[str, Sequence[str]] = {
     "lfm2moe": (*_FACTORS, *_SHORTCONV),
     "mamba": _SSM,
     "mamba2": _SSM,
+    "qwen3next": (*_FACTORS, _BIAS, *_DENSE),
     "nemotron_h": (*_FACTORS, *_SSM),
     "falcon-h1": (*_FACTORS[1:], *_SSM),
     "granitehybrid": (*_FACTORS[1:], *_SSM),

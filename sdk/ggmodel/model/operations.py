@@ -295,6 +295,36 @@ class Stack(Sources):
         return dict(zip(names, x, strict=True))
 
 
+@dataclass(frozen=True)
+class Concat(Sources):
+    """Tensors one after the other, along rows.
+
+    Args:
+        sources: their names.
+        rows: the number of rows of each, numbers or config attributes: their sum is compared, as
+            some programs save such tensors in parts of another length.
+    """
+
+    sources: tuple[str, ...]
+    rows: tuple[int | str, ...]
+
+    def names(self, config: Any) -> list[str]:
+        return [*self.sources]
+
+    def shape(self, shapes: list[tuple[int, ...]], config: Any) -> tuple[int, ...]:
+        total = sum(value_of(config, n) for n in self.rows)
+        if sum(shape[0] for shape in shapes) != total or len({s[1:] for s in shapes}) > 1:
+            raise ConfigError(f"{', '.join(self.sources)}: {shapes}; they have {total} rows in all")
+        return (total, *shapes[0][1:])
+
+    def join(self, parts: list[np.ndarray], config: Any) -> np.ndarray:
+        return np.concatenate(parts)
+
+    def split(self, x: np.ndarray, config: Any) -> dict[str, Any]:
+        ends = np.cumsum([value_of(config, n) for n in self.rows])[:-1]
+        return dict(zip(self.sources, np.split(x, ends), strict=True))
+
+
 class _Rows(Sources):
     """Some rows of the one tensor `name`, counted along `axis`."""
 
@@ -382,6 +412,49 @@ class Interleaved(_Rows):
         if total is not None and (total == 0 or total % self.n):
             raise ConfigError(f"{self.name}: {total} rows are not {self.n} tensors interleaved")
         return slice(self.index, None, self.n)
+
+
+@dataclass(frozen=True)
+class HeadRows(Sources):
+    """Parts of each head of a fused tensor, whose heads lie one after the other, each with all its
+    parts: one part of all heads, then the next.
+
+    Args:
+        name: of the fused tensor.
+        parts: the parts taken, by their numbers.
+        rows: the number of rows of every part of a head: numbers or config attributes.
+        heads: number of heads or the config attribute that holds it.
+    """
+
+    name: str
+    parts: tuple[int, ...]
+    rows: tuple[int | str, ...]
+    heads: int | str
+
+    def names(self, config: Any) -> list[str]:
+        return [self.name]
+
+    def shape(self, shapes: list[tuple[int, ...]], config: Any) -> tuple[int, ...]:
+        (whole,), (order, total) = shapes, self._order(config)
+        if not whole or whole[0] != total:
+            raise ConfigError(f"{self.name}: {list(whole)}; {total} rows are {self.heads} heads")
+        return (len(order), *whole[1:])
+
+    def join(self, parts: list[np.ndarray], config: Any) -> np.ndarray:
+        return parts[0][self._order(config)[0]]
+
+    def split(self, x: np.ndarray, config: Any) -> dict[str, Any]:
+        return {self.name: (self._order(config)[0], x)}
+
+    def results(self, x: np.ndarray, config: Any) -> np.ndarray:
+        return x[..., self._order(config)[0]]
+
+    def _order(self, config: Any) -> tuple[np.ndarray, int]:
+        """The rows taken, and the number of all."""
+        sizes, heads = [value_of(config, n) for n in self.rows], value_of(config, self.heads)
+        all_rows = np.arange(sum(sizes) * heads).reshape(heads, -1)
+        each = np.split(all_rows, np.cumsum(sizes)[:-1], axis=1)
+        return np.concatenate([each[part].reshape(-1) for part in self.parts]), all_rows.size
 
 
 @dataclass(frozen=True)
