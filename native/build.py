@@ -22,6 +22,7 @@ from .install import Prefix, present
 _HERE = Path(__file__).parent
 _SHAPED_BY = (
     *(_HERE / name for name in ("install.py", "headers.py", "guards.py", "shim.c", "build.py")),
+    *(_HERE / name for name in ("products.c", "kernels.h", "unpackers.h")),
     Path(libraries.__file__),
 )
 
@@ -35,6 +36,18 @@ void ggmodel_end_guard(void *range);
 bool ggmodel_suspect(void **ranges, size_t n);
 bool ggmodel_compared(void *range, bool same, int64_t modified);
 extern "Python" void ggmodel_log_line(int level, const char *text);
+"""
+
+_PRODUCTS = """
+int ggmodel_use_products(int most);
+bool ggmodel_multiplies(int type);
+size_t ggmodel_columns_bytes(int64_t width, int64_t n);
+size_t ggmodel_panel_bytes(void);
+size_t ggmodel_order_values(int64_t columns, int64_t experts);
+void ggmodel_quantize(struct ggml_tensor *dst, int ith, int nth, void *unused);
+void ggmodel_multiply(struct ggml_tensor *dst, int ith, int nth, void *unused);
+void ggmodel_multiply_experts(struct ggml_tensor *dst, int ith, int nth, void *unused);
+void ggmodel_sort_experts(struct ggml_tensor *dst, int ith, int nth, void *unused);
 """
 
 
@@ -69,10 +82,10 @@ def write_source(prefix: Prefix, module: str, path: Path) -> None:
     ffi = FFI()
     ffi.cdef(declared.types)
     ffi.cdef("\n".join(guards.prototype(function) for function in declared.functions))
-    ffi.cdef(_SHIM_DECLARATIONS)
+    ffi.cdef(_SHIM_DECLARATIONS + _PRODUCTS)
     includes = "".join(f'#include "{name}"\n' for name in present(prefix.include))
     wrappers = "".join(guards.wrapper(f) for f in declared.functions if guards.is_guarded(f))
-    code = includes + (_HERE / "shim.c").read_text(encoding="utf-8") + wrappers
+    code = includes + (_HERE / "shim.c").read_text(encoding="utf-8") + _PRODUCTS + wrappers
     make_c_source(ffi, module, code, str(path))
 
 
@@ -94,7 +107,14 @@ def compile_module(prefix: Prefix, target: Path) -> None:
         write_source(prefix, module, code)
         places = [f"-I{python}", f"-I{prefix.include}"]
         # The folder has a new name each time; the same sources make the same bytes.
-        options = ["-O1", "-fvisibility=hidden", "-w", f"-ffile-prefix-map={work}=."]
+        options = ["-fvisibility=hidden", "-w", f"-ffile-prefix-map={work}=."]
         shared = libraries.linking(prefix.path, ("ggml-base", "ggml"))
-        headers.run_compiler([*options, *places, str(code), *shared, "-o", str(binary)])
+        kernels = work / "products.o"
+        separate = [option for option in shared if option == "-fPIC"]
+        source = str(_HERE / "products.c")
+        headers.run_compiler(
+            [*options, "-O3", *separate, *places, "-c", source, "-o", str(kernels)]
+        )
+        objects = [str(code), str(kernels)]
+        headers.run_compiler([*options, "-O1", *places, *objects, *shared, "-o", str(binary)])
         replace(binary, target)

@@ -28,6 +28,12 @@ MANY, FEW = 16, 1
 PLAIN_FOR_MANY = (False, False, True, True, True, True)
 
 
+@pytest.fixture(autouse=True)
+def ggml_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without our own kernels, which test_products.py tests."""
+    monkeypatch.setattr(measurements, "own_is_faster", lambda dtype: (False,) * 6)
+
+
 @pytest.fixture
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An empty folder of remembered results, with nothing decided yet."""
@@ -70,7 +76,7 @@ def test_a_user_without_a_home_remembers_nothing(
     assert not cache.exists()
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", '{"CPU_REPACK Q4_0": 7}', "\xff"])
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"CPU_REPACK Q4_0 0": 7}', "\xff"])
 def test_what_was_remembered_badly_is_measured_again(
     cache: Path, rearranging: Any, monkeypatch: pytest.MonkeyPatch, text: str
 ):
@@ -80,7 +86,7 @@ def test_what_was_remembered_badly_is_measured_again(
     file.write_text(text, encoding="latin-1")
     measurements._decided.clear()
     assert measurements.plain_is_faster(DType.Q4_0, rearranging) == PLAIN_FOR_MANY
-    assert json.loads(file.read_text())["CPU_REPACK Q4_0"] == list(PLAIN_FOR_MANY)
+    assert json.loads(file.read_text())["CPU_REPACK Q4_0 0"] == list(PLAIN_FOR_MANY)
 
 
 def test_nothing_need_be_remembered(cache: Path, rearranging: Any):

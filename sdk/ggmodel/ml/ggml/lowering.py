@@ -25,6 +25,7 @@ from .memory import (
     physically_possible,
     value_of,
 )
+from .products import Products
 from .weights import Weights
 
 # The most tensors that ggml makes of an op, tried with two kinds of operands: convolutions are the
@@ -98,6 +99,7 @@ class GGMLExecutable(Executable):
         self._arena = Arena(count, count)
         ctx = self._arena.ctx
         self._cgraph = lib.ggml_new_graph_custom(ctx, count, False)
+        self._products = Products(ctx, self._weights.hardware.n_threads)
         leaves = 0
         for node in graph.schedule:
             if not node.n_elements:
@@ -118,7 +120,11 @@ class GGMLExecutable(Executable):
         for fast in (True, False):
             operands = tuple(self._operand(x, i, node, fast) for i, x in enumerate(node.sources))
             try:
-                if node.op.name == "flash_attention":
+                if self._weights.multiplied(node):
+                    read = [x for x in node.sources[1:] if x is not None]
+                    fixed = not any(isinstance(x.owner.storage, State) for x in read)
+                    t = self._products.multiply(*operands, shared=fixed)
+                elif node.op.name == "flash_attention":
                     t = attention(ctx, operands, node.attrs, self._widens_values)
                 else:
                     t = emitter(ctx, operands, node.attrs)

@@ -4,7 +4,8 @@ Products: ggml rearranges ("repacks") weights of some dtypes. Its kernels for th
 slower than those for weights as stored in the file; that depends on the dtype, the number of
 columns, the processor and ggml's version. With ggml 0.25 and AVX-512 a rearranged Q4_K product of
 one column takes 0.7 of the time, one of 512 columns twice the time. Each dtype is therefore tried
-once, for some milliseconds, and the result is kept in the user's cache.
+once, for some milliseconds, and the result is kept in the user's cache. So are our own kernels
+(products.py), which read weights as stored.
 
 Attention: ggml adds up values in F16 with the processor's longest vectors. Heads shorter than these
 (64 numbers with AVX512-FP16) are added one number at a time, and attention takes five times as long
@@ -28,6 +29,7 @@ from ...native import cache, describe, ffi, lib, proc, version
 from ...storage import write_text
 from .compute import need_success
 from .memory import Arena
+from .products import Products, instructions, serves
 
 
 class Alone:
@@ -40,7 +42,10 @@ class Alone:
 
     Attributes:
         ctx, weights_ctx: the ggml contexts of its tensors, and of its weight.
+        n_threads: the most that compute it.
     """
+
+    n_threads = 1
 
     def __init__(self, backend: Any, plain: Any, rearranging: Any = None):
         self._backend, self._plain, self._rearranging = backend, plain, rearranging
@@ -66,12 +71,15 @@ class Alone:
             if buffer_type == plain:
                 lib.ggml_backend_buffer_clear(buffer, 0)
 
-    def multiplies(self, dtype: DType, width: int, rows: int, columns: int) -> bool:
-        """Chooses the product of a zero weight [width, rows] and F32 [width, columns]; False if
-        the backend has no kernel for it."""
+    def multiplies(
+        self, dtype: DType, width: int, rows: int, columns: int, own: bool = False
+    ) -> bool:
+        """Chooses the product of a zero weight [width, rows] and F32 [width, columns], by our own
+        kernel or ggml's; False if the backend has no kernel for it."""
         weight = lib.ggml_new_tensor_2d(self.weights_ctx, int(dtype), width, rows)
         x = lib.ggml_new_tensor_2d(self.ctx, lib.GGML_TYPE_F32, width, columns)
-        y = lib.ggml_mul_mat(self.ctx, weight, x)
+        ours = Products(self.ctx, self.n_threads).multiply
+        y = ours(weight, x) if own else lib.ggml_mul_mat(self.ctx, weight, x)
         self.computes(y)
         if not lib.ggml_backend_supports_op(self._backend, y):
             return False
@@ -111,11 +119,23 @@ _CLEARLY = 0.9  # share of the time from which on a second copy is worth its mem
 _decided: dict[str, tuple[bool, ...]] = {}
 
 
+def own_is_faster(dtype: DType) -> tuple[bool, ...]:
+    """For each of `COLUMNS` whether our own kernel is clearly faster than ggml's with the weight as
+    stored."""
+    if not serves(dtype):
+        return (False,) * len(COLUMNS)
+    key = f"own {instructions} {dtype.name}"
+    return _choices(key, len(COLUMNS), lambda: _measure_own(dtype))
+
+
 def plain_is_faster(dtype: DType, buffer_type: Any) -> tuple[bool, ...]:
-    """For each of `COLUMNS` whether the weight as stored is clearly faster than the one rearranged
-    by `buffer_type`, an extra buffer type of the CPU that serves the dtype."""
+    """For each of `COLUMNS` whether the weight as stored, with the faster kernel for it, is clearly
+    faster than the one rearranged by `buffer_type`, an extra buffer type of the CPU that serves the
+    dtype."""
+    own = own_is_faster(dtype)
     name = ffi.string(lib.ggml_backend_buft_name(buffer_type)).decode()
-    return _choices(f"{name} {dtype.name}", len(COLUMNS), lambda: _measure(dtype, buffer_type))
+    key = f"{name} {dtype.name} {instructions if any(own) else 0}"
+    return _choices(key, len(COLUMNS), lambda: _measure(dtype, buffer_type, own))
 
 
 def f32_values_are_faster(key: int, value: int) -> bool:
@@ -151,31 +171,44 @@ def _remembered_or_measured(
 
 
 def at(choice: Sequence[bool], columns: int) -> bool:
-    """The entry of `plain_is_faster` for a number of columns."""
+    """The entry of `plain_is_faster` or `own_is_faster` for a number of columns."""
     return choice[max(0, sum(n <= columns for n in COLUMNS) - 1)]
 
 
 # measuring
 
 
-def _measure(dtype: DType, buffer_type: Any) -> list[bool]:
-    with _Bench() as bench:
-        kinds = (None, buffer_type)
-        return bench.faster([[_product(bench, k, dtype, n) for k in kinds] for n in COLUMNS])
+def _measure(dtype: DType, buffer_type: Any, own: Sequence[bool]) -> list[bool]:
+    with Bench() as bench:
+        return bench.faster(
+            [
+                [_product(bench, dtype, n, own=ours), _product(bench, dtype, n, buffer_type)]
+                for n, ours in zip(COLUMNS, own, strict=True)
+            ]
+        )
+
+
+def _measure_own(dtype: DType) -> list[bool]:
+    with Bench() as bench:
+        return bench.faster(
+            [[_product(bench, dtype, n, own=own) for own in (True, False)] for n in COLUMNS]
+        )
 
 
 def _measure_attention(key: int, value: int) -> list[bool]:
-    with _Bench() as bench:
+    with Bench() as bench:
         return bench.faster([[_attention(bench, key, value, f32) for f32 in (True, False)]])
 
 
-def _product(bench: _Bench, kind: Any, dtype: DType, columns: int) -> _Timed:
-    timed = bench.timed(kind)
-    timed.multiplies(dtype, _WIDTH, _ROWS, columns)
+def _product(
+    bench: Bench, dtype: DType, columns: int, rearranging: Any = None, own: bool = False
+) -> _Timed:
+    timed = bench.timed(rearranging)
+    timed.multiplies(dtype, _WIDTH, _ROWS, columns, own)
     return timed
 
 
-def _attention(bench: _Bench, key: int, value: int, in_f32: bool) -> _Timed:
+def _attention(bench: Bench, key: int, value: int, in_f32: bool) -> _Timed:
     timed = bench.timed()
     c, half, full = timed.ctx, lib.GGML_TYPE_F16, lib.GGML_TYPE_F32
     q = lib.ggml_new_tensor_4d(c, full, key, 1, _HEADS, 1)
@@ -187,10 +220,10 @@ def _attention(bench: _Bench, key: int, value: int, in_f32: bool) -> _Timed:
     return timed
 
 
-class _Bench:
+class Bench:
     """A thread on which graphs are timed."""
 
-    def __enter__(self) -> _Bench:
+    def __enter__(self) -> Bench:
         cpu = lib.ggml_backend_dev_by_type(lib.GGML_BACKEND_DEVICE_TYPE_CPU)
         self.backend = lib.ggml_backend_dev_init(cpu, ffi.NULL)
         registry = lib.ggml_backend_dev_backend_reg(cpu)

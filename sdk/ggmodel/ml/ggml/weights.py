@@ -25,7 +25,7 @@ from ..node import Node, Weight
 from ..params import INPUT, BackendParams, Optimize, layer_of
 from ..system import system_info
 from ..tensor import Tensor
-from . import measurements
+from . import measurements, products
 from .hardware import Hardware
 from .memory import Arena, Buffer, Device, Mapping
 from .transfer import Transfer, transfer
@@ -293,9 +293,24 @@ class Weights:
                 del chosen[uid]
         return chosen
 
+    def multiplied(self, product: Node) -> bool:
+        """Whether our own kernel computes an op, from its weight as stored."""
+        if not _is_product(product, 0):
+            return False
+        weight = product.sources[0]
+        return (
+            weight is not None
+            and isinstance(weight.storage, Weight)
+            and (not self.copies or weight.uid in self._plain)
+            and not self.hardware.gpus
+            and not product.attrs.get("full_precision")
+            and products.fits(product)
+            and measurements.at(measurements.own_is_faster(weight.dtype), _columns(product))
+        )
+
     def _wants_plain(self, node: Tensor | Node, reader: Node, operand: int) -> bool:
         """Whether an op should read a weight as stored, even if a rearranged copy exists."""
-        if not _is_product(reader, operand):
+        if not _is_product(reader, operand) or self.multiplied(reader):
             return True
         faster = self._plain_is_faster.get(node.uid)
         return faster is not None and measurements.at(faster, _columns(reader))

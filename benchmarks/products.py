@@ -1,0 +1,69 @@
+"""Time products of quantised weights: our own kernels beside ggml's, for each type of weights.
+
+    python benchmarks/products.py [--types q8_0 q4_k …] [--columns 1 8 512] [--shape 2048x2048]
+
+One thread, by its processor time, the best of some runs in turns; GOP/s are 2 · k · m · n a second.
+"stored" is ggml with the weight as it lies in the file, "rearranged" with its faster layout, where
+it has one. Weights and activations are zeros: no kernel looks at values.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from ggmodel.gguf_file.types import DType
+from ggmodel.ml.ggml import measurements, products
+from ggmodel.ml.ggml.weights import extra_buffer_types
+from ggmodel.native import describe, lib
+
+RUNS = 5
+
+
+def main() -> None:
+    text = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=text)
+    served = [dtype for dtype in DType if products.serves(dtype)]
+    parser.add_argument("--types", nargs="+", default=[dtype.name.lower() for dtype in served])
+    parser.add_argument("--columns", nargs="+", type=int, default=[1, 4, 8, 32, 128, 512])
+    parser.add_argument("--shape", default="2048x2048", help="k x m")
+    options = parser.parse_args()
+    width, rows = map(int, options.shape.split("x"))
+    chosen = [DType[name.upper()] for name in options.types]
+    console = Console()
+    names = {products.PLAIN: "none", products.VNNI: "VNNI", products.TILES: "AMX"}
+    about = describe()
+    console.print(f"ggml {about['version']}, own kernels: {names[products.instructions]}")
+    table = Table("type", "columns", "own", "stored", "rearranged", "own ÷ best of ggml")
+    for dtype in chosen:
+        for columns in options.columns:
+            table.add_row(dtype.name, str(columns), *measured(dtype, width, rows, columns))
+    console.print(table)
+
+
+def measured(dtype: DType, width: int, rows: int, columns: int) -> list[str]:
+    """GOP/s of each way as text, and the ratio."""
+    cpu = lib.ggml_backend_dev_by_type(lib.GGML_BACKEND_DEVICE_TYPE_CPU)
+    ways: list[tuple[bool, Any]] = [(True, None), (False, None)]
+    ways += [(False, kind) for kind in extra_buffer_types(cpu)]
+    with measurements.Bench() as bench:
+        timed: list[Any] = []
+        for own, kind in ways:
+            op = bench.timed(kind)
+            timed.append(op if op.multiplies(dtype, width, rows, columns, own) else None)
+        for _ in range(RUNS):
+            for op in timed:
+                if op is not None:
+                    op.run()
+        work = 2e-9 * width * rows * columns
+        rates = [work / op.seconds if op is not None else 0 for op in timed]
+    rearranged = max(rates[2:], default=0)
+    ratio = rates[0] / max(rates[1], rearranged)
+    return [*(f"{rate:.0f}" if rate else "" for rate in (*rates[:2], rearranged)), f"{ratio:.2f}"]
+
+
+if __name__ == "__main__":
+    main()

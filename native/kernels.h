@@ -1,0 +1,194 @@
+/* TILE lines as `blocks` blocks of rows. */
+INLINE void interleave(const struct line * lines, int blocks, bool unsign, const struct type * type, struct rows * to) {
+    const __m512i numbers = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i places = _mm512_mullo_epi32(numbers, _mm512_set1_epi32(sizeof(*lines)));
+    const __m512i flip = _mm512_set1_epi8(unsign ? (char) 128 : 0);
+    for (int b = 0; b < blocks; b++) {
+        __m512i z[8], u[8];
+        for (int i = 0; i < 8; i++) { /* rows r and r + 4 */
+            const int8_t * first = lines[i % 4 + i / 4 * 8].values + BLOCK * b;
+            const int8_t * second = lines[i % 4 + i / 4 * 8 + 4].values + BLOCK * b;
+            z[i] = _mm512_inserti64x4(
+                _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *) first)),
+                _mm256_loadu_si256((const __m256i *) second), 1);
+        }
+        for (int i = 0; i < 8; i += 4) {
+            __m512i a = _mm512_unpacklo_epi32(z[i], z[i + 1]), c = _mm512_unpackhi_epi32(z[i], z[i + 1]);
+            __m512i d = _mm512_unpacklo_epi32(z[i + 2], z[i + 3]), e = _mm512_unpackhi_epi32(z[i + 2], z[i + 3]);
+            u[i] = _mm512_unpacklo_epi64(a, d);
+            u[i + 1] = _mm512_unpackhi_epi64(a, d);
+            u[i + 2] = _mm512_unpacklo_epi64(c, e);
+            u[i + 3] = _mm512_unpackhi_epi64(c, e);
+        }
+        for (int i = 0; i < 4; i++) {
+            __m512i low = _mm512_shuffle_i32x4(u[i], u[i + 4], 0x88);
+            __m512i high = _mm512_shuffle_i32x4(u[i], u[i + 4], 0xdd);
+            _mm512_storeu_si512(to[b].values[i], _mm512_xor_si512(low, flip));
+            _mm512_storeu_si512(to[b].values[i + 4], _mm512_xor_si512(high, flip));
+        }
+        for (int h = 0; h < (type->halves ? 2 : 1); h++) {
+            _mm512_storeu_ps(to[b].scale[h], _mm512_i32gather_ps(places, lines->scale + 2 * b + h, 1));
+            if (type->minima) {
+                _mm512_storeu_ps(to[b].minimum[h], _mm512_i32gather_ps(places, lines->minimum + 2 * b + h, 1));
+            }
+        }
+    }
+}
+
+/* Kernels: TILE rows times n columns of a group, from column `first`; `to` has where each begins. */
+
+INLINE void multiply(const struct rows * w, const struct columns * x, int blocks, int first, int n,
+                          bool halves, bool minima, __m512 * sums) {
+    for (int b = 0; b < blocks; b++) {
+        for (int h = 0; h < (halves ? 2 : 1); h++) {
+            __m512i exact[8];
+            for (int j = 0; j < n; j++) {
+                int start = x[b].start[h][first + j];
+                start += halves ? 0 : x[b].start[1][first + j];
+                exact[j] = minima ? _mm512_setzero_si512() : _mm512_set1_epi32(start);
+            }
+            for (int g = halves ? 4 * h : 0; g < (halves ? 4 * h + 4 : 8); g++) {
+                __m512i weights = _mm512_loadu_si512(w[b].values[g]);
+                for (int j = 0; j < n; j++) {
+                    int four;
+                    memcpy(&four, x[b].values[first + j] + 4 * g, 4);
+                    exact[j] = _mm512_dpbusd_epi32(exact[j], weights, _mm512_set1_epi32(four));
+                }
+            }
+            __m512 scale = _mm512_loadu_ps(w[b].scale[h]), minimum = _mm512_loadu_ps(w[b].minimum[h]);
+            for (int j = 0; j < n; j++) {
+                __m512 part = _mm512_mul_ps(_mm512_cvtepi32_ps(exact[j]), _mm512_set1_ps(x[b].scale[first + j]));
+                sums[j] = _mm512_fmadd_ps(part, scale, sums[j]);
+                if (minima) {
+                    float sum = x[b].sum[h][first + j] + (halves ? 0 : x[b].sum[1][first + j]);
+                    sums[j] = _mm512_fnmadd_ps(minimum, _mm512_set1_ps(sum), sums[j]);
+                }
+            }
+        }
+    }
+}
+
+INLINE void multiply_n(const struct rows * w, const struct columns * x, int blocks, int first, int n,
+                            bool halves, bool minima, __mmask16 rows, float * const * to, bool more) {
+    __m512 sums[8];
+    for (int j = 0; j < n; j++) {
+        sums[j] = more ? _mm512_maskz_loadu_ps(rows, to[j]) : _mm512_setzero_ps();
+    }
+    multiply(w, x, blocks, first, n, halves, minima, sums);
+    for (int j = 0; j < n; j++) {
+        _mm512_mask_storeu_ps(to[j], rows, sums[j]);
+    }
+}
+
+#define KERNEL(name, halves, minima)                                                                    \
+    VNNI static void name(const struct rows * w, const struct columns * x, int blocks, int first, int n, \
+                          __mmask16 rows, float * const * to, bool more) {                        \
+        switch (n) {                                                                                     \
+            case 1: multiply_n(w, x, blocks, first, 1, halves, minima, rows, to, more); break;   \
+            case 2: multiply_n(w, x, blocks, first, 2, halves, minima, rows, to, more); break;   \
+            case 3: multiply_n(w, x, blocks, first, 3, halves, minima, rows, to, more); break;   \
+            case 4: multiply_n(w, x, blocks, first, 4, halves, minima, rows, to, more); break;   \
+            case 5: multiply_n(w, x, blocks, first, 5, halves, minima, rows, to, more); break;   \
+            case 6: multiply_n(w, x, blocks, first, 6, halves, minima, rows, to, more); break;   \
+            case 7: multiply_n(w, x, blocks, first, 7, halves, minima, rows, to, more); break;   \
+            default: multiply_n(w, x, blocks, first, 8, halves, minima, rows, to, more);         \
+        }                                                                                                \
+    }
+
+KERNEL(multiply_32, false, false)
+KERNEL(multiply_32_minima, false, true)
+KERNEL(multiply_16, true, false)
+KERNEL(multiply_16_minima, true, true)
+
+/* By tiles: 16 columns times TILE rows, whose exact sums pass through memory. */
+
+#define TILE_LOAD(tile, at, stride) \
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile ::"r"(at), "r"((long) (stride)) : "memory")
+#define TILE_STORE(tile, at, stride) \
+    __asm__ volatile("tilestored %%tmm" #tile ", (%0,%1,1)" ::"r"(at), "r"((long) (stride)) : "memory")
+
+/* Block b's exact sums, as 16 columns of TILE; with halves, those of its second half lie behind. */
+INLINE void exact_sums(const struct rows * w, const struct columns * x, bool halves, int32_t (*to)[TILE]) {
+    if (halves) {
+        __asm__ volatile("tilezero %%tmm2" ::: "memory");
+        TILE_LOAD(3, x->values, BLOCK);
+        TILE_LOAD(4, w->values, 64);
+        __asm__ volatile("tdpbssd %%tmm4, %%tmm3, %%tmm2" ::: "memory");
+        TILE_STORE(2, to, 64);
+        __asm__ volatile("tilezero %%tmm5" ::: "memory");
+        TILE_LOAD(6, x->values[0] + 16, BLOCK);
+        TILE_LOAD(7, w->values[4], 64);
+        __asm__ volatile("tdpbssd %%tmm7, %%tmm6, %%tmm5" ::: "memory");
+        TILE_STORE(5, to + GROUP, 64);
+    } else {
+        __asm__ volatile("tilezero %%tmm2" ::: "memory");
+        TILE_LOAD(0, x->values, BLOCK);
+        TILE_LOAD(1, w->values, 64);
+        __asm__ volatile("tdpbssd %%tmm1, %%tmm0, %%tmm2" ::: "memory");
+        TILE_STORE(2, to, 64);
+    }
+}
+
+#define AHEAD 2 /* blocks: what a tile stores is read late */
+#define RING 4
+
+INLINE void multiply_by_tiles(const struct rows * w, const struct columns * x, int blocks, int n, bool halves,
+                                    bool minima, __mmask16 rows, float * const * to, bool more) {
+    __m512 sums[GROUP];
+    int32_t exact[RING][2 * GROUP][TILE] __attribute__((aligned(64)));
+    for (int j = 0; j < GROUP; j++) {
+        sums[j] = more && j < n ? _mm512_maskz_loadu_ps(rows, to[j]) : _mm512_setzero_ps();
+    }
+    for (int b = 0; b < AHEAD && b < blocks; b++) {
+        exact_sums(w + b, x + b, halves, exact[b % RING]);
+    }
+    for (int b = 0; b < blocks; b++) {
+        if (b + AHEAD < blocks) {
+            exact_sums(w + b + AHEAD, x + b + AHEAD, halves, exact[(b + AHEAD) % RING]);
+        }
+        for (int h = 0; h < (halves ? 2 : 1); h++) {
+            int32_t (*at)[TILE] = exact[b % RING] + h * GROUP;
+            __m512 scale = _mm512_loadu_ps(w[b].scale[h]), minimum = _mm512_loadu_ps(w[b].minimum[h]);
+#pragma GCC unroll 16
+            for (int j = 0; j < GROUP; j++) {
+                __m512 part = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_load_si512(at[j])), _mm512_set1_ps(x[b].scale[j]));
+                sums[j] = _mm512_fmadd_ps(part, scale, sums[j]);
+                if (minima) {
+                    float sum = x[b].sum[h][j] + (halves ? 0 : x[b].sum[1][j]);
+                    sums[j] = _mm512_fnmadd_ps(minimum, _mm512_set1_ps(sum), sums[j]);
+                }
+            }
+        }
+    }
+    for (int j = 0; j < GROUP; j++) {
+        if (j < n) {
+            _mm512_mask_storeu_ps(to[j], rows, sums[j]);
+        }
+    }
+}
+
+#define BY_TILES(name, halves, minima)                                                                       \
+    VNNI static void name(const struct rows * w, const struct columns * x, int blocks, int first, int n,     \
+                           __mmask16 rows, float * const * to, bool more) {                            \
+        multiply_by_tiles(w, x, blocks, n, halves, minima, rows, to, more);                           \
+    }
+
+BY_TILES(tiles_32, false, false)
+BY_TILES(tiles_32_minima, false, true)
+BY_TILES(tiles_16, true, false)
+BY_TILES(tiles_16_minima, true, true)
+
+static struct tile_shapes {
+    uint8_t palette, start, unused[14];
+    uint16_t bytes[16];
+    uint8_t rows[16];
+} const shapes = {1, 0, {0}, {32, 64, 64, 16, 64, 64, 16, 64}, {16, 8, 16, 16, 4, 16, 16, 4}};
+
+static int instructions; /* 1: VNNI; 2: tiles, too */
+
+typedef void kernel(const struct rows *, const struct columns *, int, int, int, __mmask16, float * const *, bool);
+
+static kernel * const kernels[2][2][2] = {
+    {{multiply_32, multiply_32_minima}, {multiply_16, multiply_16_minima}},
+    {{tiles_32, tiles_32_minima}, {tiles_16, tiles_16_minima}},
+};

@@ -1,0 +1,119 @@
+"""Products of quantised weights and several columns by kernels of our own (native/products.c).
+
+ggml computes them as custom ops, in its thread pool: one node quantises the activations, whose
+result all products of the same activations read, and one multiplies. Weights are read as they lie
+in the file, and become bytes a panel at a time. On two threads of a Xeon with VNNI a product of 512
+columns takes 0.1 to 0.7 of the time that ggml's kernels take; with few columns ggml's are faster,
+so that both are tried (measurements.py).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ...gguf_file.types import DType
+from ...native import ffi, lib
+from ..node import Node
+
+_BLOCK = 32  # of native/products.c
+_ALL_THREADS, _ONE_THREAD = -1, 1  # the first is GGML_N_TASKS_MAX
+_MULTIPLY = ffi.addressof(lib, "ggmodel_multiply")
+_MULTIPLY_EXPERTS = ffi.addressof(lib, "ggmodel_multiply_experts")
+_SORT_EXPERTS = ffi.addressof(lib, "ggmodel_sort_experts")
+_QUANTIZE = ffi.addressof(lib, "ggmodel_quantize")
+
+PLAIN, VNNI, TILES = 0, 1, 2
+"""Instructions: none of these, AVX-512's VNNI, AMX's tiles for more than eight columns."""
+
+instructions = lib.ggmodel_use_products(TILES)
+"""Those in use, at most what this processor has."""
+
+
+def serves(dtype: DType) -> bool:
+    """Whether there is a kernel for weights of this type on this processor."""
+    return lib.ggmodel_multiplies(int(dtype))
+
+
+def fits(product: Node) -> bool:
+    """Whether the kernels take the operands of a product: F32 activations that lie densely, and
+    weights that are one matrix [k, m], or one for each expert."""
+    weight, x = product.sources[:2]
+    assert weight is not None and x is not None and product.op is not None
+    dense = x.is_contiguous and x.dtype is DType.F32
+    matrices = product.op.name == "mulmat_id" or weight.n_elements == weight.ne[0] * weight.ne[1]
+    return dense and weight.is_contiguous and matrices and not weight.ne[0] % _BLOCK
+
+
+class Products:
+    """The products of one graph, which share what they read.
+
+    Args:
+        ctx: the ggml context of their tensors.
+        n_threads: the most that compute.
+    """
+
+    def __init__(self, ctx: Any, n_threads: int):
+        self._ctx, self._n_threads = ctx, n_threads
+        self._orders: dict[Any, Any] = {}
+        self._columns: dict[Any, Any] = {}
+        self._panels: Any = None
+
+    def multiply(self, weight: Any, x: Any, ids: Any = None, shared: bool = False) -> Any:
+        """The tensor [m, n, …] of a weight [k, m] of a type that `serves`, and F32 x [k, n, …]; or
+        with `ids` [used, tokens], [m, used, tokens] of experts [k, m, experts] and x [k, 1 or more,
+        tokens]. NULL after a failed assert.
+
+        Args:
+            shared: other products may read the same operands, which nothing overwrites between.
+        """
+        if self._panels is None:
+            size = lib.ggmodel_panel_bytes()
+            self._panels = lib.ggml_new_tensor_2d(
+                self._ctx, lib.GGML_TYPE_I8, size, self._n_threads
+            )
+        order = self._order(ids, weight) if ids else None
+        key = x, ids
+        columns = self._columns.get(key)
+        if columns is None:
+            columns = self._quantize(x, ids, order, weight)
+            if shared:
+                self._columns[key] = columns
+        sources = (weight, columns, self._panels)
+        if ids:
+            ne = (weight.ne[1], ids.ne[0], ids.ne[1], 1)
+            return self._op(lib.GGML_TYPE_F32, ne, (*sources, order), _MULTIPLY_EXPERTS)
+        return self._op(lib.GGML_TYPE_F32, (weight.ne[1], *list(x.ne)[1:]), sources, _MULTIPLY)
+
+    def _order(self, ids: Any, weight: Any) -> Any:
+        """The columns by experts, in groups."""
+        if (order := self._orders.get(ids)) is None:
+            size = lib.ggmodel_order_values(ids.ne[0] * ids.ne[1], weight.ne[2])
+            sources = (ids, weight)
+            ne = (size, 1, 1, 1)
+            order = self._op(lib.GGML_TYPE_I32, ne, sources, _SORT_EXPERTS, _ONE_THREAD)
+            self._orders[ids] = order
+        return order
+
+    def _quantize(self, x: Any, ids: Any, order: Any, weight: Any) -> Any:
+        k, *n = x.ne
+        if ids:
+            groups = (order.ne[0] - weight.ne[2] - 1) if order else 0
+            size = lib.ggmodel_columns_bytes(k, groups)
+            return self._op(lib.GGML_TYPE_I8, (size, 1, 1, 1), (x, order, ids, weight), _QUANTIZE)
+        size = lib.ggmodel_columns_bytes(k, math.prod(n))
+        return self._op(lib.GGML_TYPE_I8, (size, 1, 1, 1), (x,), _QUANTIZE)
+
+    def _op(
+        self,
+        dtype: int,
+        ne: tuple[int, ...],
+        sources: tuple[Any, ...],
+        kernel: Any,
+        threads: int = _ALL_THREADS,
+    ) -> Any:
+        if not all(sources):
+            return ffi.NULL  # an assert has failed
+        return lib.ggml_custom_4d(
+            self._ctx, dtype, *ne, list(sources), len(sources), kernel, threads, ffi.NULL
+        )
