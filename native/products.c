@@ -57,7 +57,7 @@ static int part_of(int n, int i, int of) {
     return (int) ((int64_t) n * i / of);
 }
 
-/* What one thread computes: its rows of all results. */
+/* The rows of all results that one thread computes, and its memory. */
 struct share {
     int ith, nth;
     struct line * lines;
@@ -264,7 +264,7 @@ VNNI HIDDEN void ggmodel_quantize(struct ggml_tensor * dst, int ith, int nth, vo
     }
 }
 
-/* Which instructions may be used: at most those asked for, and those that the processor has. */
+/* Chooses instructions: at most those asked for, and those that the processor has. */
 HIDDEN int ggmodel_use_products(int most) {
     unsigned a, b, c, d;
     bool tiles = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 24 & 3) == 3;
