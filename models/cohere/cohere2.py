@@ -22,6 +22,7 @@ class Cohere2Config(CohereConfig):
 
 class Layer(nn.LayerNormLayer):
     attn: nn.Attention
+    ffn_norm: nn.LayerNorm | None
     ffn: nn.GatedMLP
 
 

@@ -34,6 +34,7 @@ class Attention(nn.Attention):
 
 class Layer(nn.LayerNormLayer):
     attn: Attention
+    ffn_norm: nn.LayerNorm | None
     ffn: nn.GatedMLP
 
 

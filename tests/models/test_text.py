@@ -56,6 +56,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("cohere2/published", {"attention.sliding_window": 0}, "must be 1 or more"),
     ("cohere2/published", {"rope.dimension_count": 18}, "even and no more"),
     ("cohere2/published", {"logit_scale": float("inf")}, "no finite number"),
+    ("stablelm/parallel", {"use_parallel_residual": False}, "one norm for both parts"),
     ("smollm3/plain", {"rope.layers": [True] * 3}, "3 flags for 4 layers"),
     ("command_r/plus", {"attention.head_count_kv": 1}, "shape"),
     ("lfm2/published", {"attention.head_count_kv": [0, 2, 0, 0]}, r"\[0, 2, 3\] of 4"),

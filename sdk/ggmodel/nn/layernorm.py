@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..errors import ConfigError
 from ..ml import Tensor
 from ..model.batch import Batch
 from ..model.cache import LayerMemory
@@ -30,11 +31,15 @@ class LayerNormConfig(DecoderConfig):
 class LayerNormLayer(PreNormLayer):
     """x + attn(norm(x)), then x + ffn(norm(x)); x + attn(norm(x)) + ffn(norm(x)) if the config is
     `parallel`. A subclass annotates `attn` and `ffn`, and `ffn_norm` as `LayerNorm | None` if a
-    parallel layer may have one norm for both."""
+    parallel layer may have one norm for both.
+
+    Raises:
+        ConfigError: one norm for both, and the config is not `parallel`.
+    """
 
     attn_norm: LayerNorm = gguf("attn_norm", hf=("input_layernorm", "ln_1"), shape=("width",))
     attn: Module = gguf(hf=("self_attn", "attention", "attn", "self_attention"))
-    ffn_norm: LayerNorm | None = gguf(
+    ffn_norm: LayerNorm = gguf(
         "ffn_norm", hf=("post_attention_layernorm", "ln_2"), shape=("width",)
     )
     ffn: Module = gguf(hf="mlp")
@@ -43,14 +48,15 @@ class LayerNormLayer(PreNormLayer):
         self, x: Tensor, batch: Batch, cache: LayerMemory, outputs: Tensor | None, *more: Any
     ) -> Tensor:
         """x [width, n] → [width, n], or the rows `outputs` of it. `more` goes to `attn`."""
+        norm: LayerNorm | None = self.ffn_norm
+        if not self.config.parallel and norm is None:
+            raise ConfigError("a layer with one norm for both parts, which are not side by side")
         if not self.config.parallel:
             return super().forward(x, batch, cache, outputs, *more)
         y = self.attn_norm(x)
         attended = self.attn(y, batch, cache, *more)
         x, y, attended = keep_rows(outputs, x, y, attended)
-        if self.ffn_norm is not None:
-            y = self.ffn_norm(x)
-        return x + attended + self.ffn(y)
+        return x + attended + self.ffn(y if norm is None else norm(x))
 
 
 class LayerNormDecoder(Decoder):
