@@ -250,7 +250,14 @@ def test_what_llama_cpp_makes_of_a_file_is_told(tmp_path: Path, name: str):
 
 def test_every_architecture_is_among_them():
     families = {name.partition("/")[0] for name in NOTES}
-    encoders = {"bert", "jina_bert_v3", "modern_bert", "mpnet", "nomic_bert"}  # no logits
+    encoders = {
+        "bert",
+        "eurobert",
+        "jina_bert_v3",
+        "modern_bert",
+        "mpnet",
+        "nomic_bert",
+    }  # no logits
     assert families | encoders | {"whisper"} == {
         path.parent.name for path in HERE.glob("*/cases.py")
     }

@@ -17,6 +17,7 @@ LIMITS = {
     "cohere2": 25,
     "command_r": 25,
     "ernie4_5": 20,
+    "eurobert": 30,
     "exaone4": 25,
     "falcon_h1": 95,
     "gemma2": 50,

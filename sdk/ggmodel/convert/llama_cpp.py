@@ -262,6 +262,7 @@ FIXED: Mapping[str, Sequence[Fixed]] = {
         _fixed("classifier.activation", "gelu"),
         _without_effect("tokenizer.ggml.token_type_count"),
     ),
+    "eurobert": _SILU,
     "nomic-bert": (*_SILU, _without_effect("tokenizer.ggml.token_type_count")),
     "jina-bert-v3": (
         *_YARN,
