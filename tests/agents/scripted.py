@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +22,7 @@ from ggmodel.serve.requests import (
     State,
     TokenEvent,
 )
-from tests.serve.standin import InProcess
+from tests.serve.standin import InProcess, InProcessModels
 
 # Calls between tags, as Qwen and Hermes write them; as strict with roles as those of Qwen 3.5 and
 # Gemma.
@@ -122,3 +123,10 @@ class Scripted(InProcess):
         """The prompts of requests that had tools."""
         chats = (request.prompt for request in self.seen)
         return [self._render(chat).removesuffix(_HEADER) for chat in chats if chat.tools]
+
+
+class AnyName(InProcessModels):
+    """The model, whatever it is called."""
+
+    def use(self, name: str | None, **more: Any) -> AbstractAsyncContextManager[InProcess]:
+        return super().use(None, **more)

@@ -6,20 +6,17 @@ import json
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import ggmodel
 from ggmodel.serve.server import Server, Settings
 from tests.agents.programs import Ended, documented, run
-from tests.agents.scripted import Script, Scripted
+from tests.agents.scripted import AnyName, Script, Scripted
 from tests.children import ROOT
 from tests.serve.conftest import ASSETS, serving
-from tests.serve.standin import InProcess, InProcessModels
 
 PROGRAMS = documented()
 # The model's words hold the sum only if the shell has run, and its output came back.
@@ -46,13 +43,6 @@ UNASKED = {
     "qwen": ["--yolo"],
     "opencode": [],
 }
-
-
-class AnyName(InProcessModels):
-    """The model, whatever it is called."""
-
-    def use(self, name: str | None, **more: Any) -> AbstractAsyncContextManager[InProcess]:
-        return super().use(None, **more)
 
 
 @dataclass(frozen=True)

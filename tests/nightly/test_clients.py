@@ -1,71 +1,55 @@
-"""Clients that others wrote, unmodified, against `ggmodel serve` with the embedded models."""
+"""Clients that others wrote, unmodified, against `ggmodel serve`."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
+from fnmatch import fnmatchcase
 
 import pytest
 
-from tests.serve.test_process import ASSETS
-from tests.serving import running
-
-HERE = Path(__file__).parent / "clients"
-SECONDS = 240
-# Nobody is asked but the server.
-_NOBODY = "http://127.0.0.1:9"
-LOOPBACK: dict[str, str] = {
-    "HTTP_PROXY": _NOBODY,
-    "HTTPS_PROXY": _NOBODY,
-    "NO_PROXY": "127.0.0.1",
-    "LANGSMITH_TRACING": "false",
-    "DO_NOT_TRACK": "1",
-}
+from tests.nightly import examples
+from tests.nightly.examples import EXAMPLES, LEFT_OUT, listed
+from tests.nightly.table import NODE, PYTHON, TARGET, documented, ran, servers
 
 
 @pytest.fixture(scope="module")
-def folder() -> Path:
-    """The environments of the clients: `bin/python`, and `node` with `node_modules`."""
-    found = Path(os.environ.get("NIGHTLY") or Path(__file__).parents[2] / ".cache" / "nightly")
-    assert (found / "node").is_dir(), f"there is no {found}: use `make nightly`, or set NIGHTLY"
-    return found
+def arguments() -> Iterator[list[str]]:
+    with servers() as found:
+        yield found
+
+
+@pytest.mark.parametrize("name", [*NODE, *PYTHON])
+def test_a_client_does_what_its_rows_say(arguments: list[str], name: str):
+    done = ran(name, arguments)
+    table = documented()
+    assert done == {client: table.get(client) for client in done}
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    # One user at a time and F32 keep greedy texts equal, however they are asked for.
-    models = (str(ASSETS / "stories.gguf"), str(ASSETS / "shapes.gguf"))
-    with running(*models, "--threads", "1", "--kv-type", "f32") as server:
-        yield server.url
+def urls() -> Iterator[dict[str, str]]:
+    with examples.servers() as found:
+        yield found
 
 
-def check(command: list[str], where: Path, url: str) -> None:
-    done = subprocess.run(
-        [*command, url, str(ASSETS)],
-        cwd=where,
-        env={**os.environ, **LOOPBACK},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=SECONDS,
-    )
-    assert done.returncode == 0, done.stdout
-    assert "ok" in done.stdout
+@pytest.mark.parametrize(
+    ("client", "model", "name"),
+    [
+        (client, model, name)
+        for client, models in EXAMPLES.items()
+        for model, names in models.items()
+        for name in names.split()
+    ],
+)
+def test_an_example_runs_as_it_is(urls: dict[str, str], client: str, model: str, name: str):
+    examples.runs(client, name, urls[model])
 
 
-@pytest.mark.parametrize("name", ["litellm_calls", "langchain_calls"])
-def test_python(folder: Path, tmp_path: Path, url: str, name: str):
-    check([str(folder / "bin" / "python"), str(HERE / f"{name}.py")], tmp_path, url)
+@pytest.mark.parametrize("client", list(EXAMPLES))
+def test_all_examples_run_or_have_a_reason(client: str):
+    patterns = " ".join(LEFT_OUT[client].values()).split()
+    left = {name for name in listed(client) if any(fnmatchcase(name, one) for one in patterns)}
+    assert left == listed(client) - {*" ".join(EXAMPLES[client].values()).split()}
 
 
-@pytest.mark.parametrize("name", ["openai", "anthropic", "ollama", "ai"])
-def test_node(folder: Path, url: str, name: str):
-    where = folder / "node"
-    for one in ("common", name):  # modules are found beside the script
-        shutil.copy(HERE / f"{one}.mjs", where)
-    node = os.environ.get("NODE") or shutil.which("node")
-    assert node, "there is no node: use `make nightly`, or set NODE"
-    check([node, f"{name}.mjs"], where, url)
+def test_the_page_has_the_table_of_examples():
+    assert "\n".join(examples.rows()) in TARGET.read_text("utf-8")

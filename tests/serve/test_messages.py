@@ -233,3 +233,24 @@ def test_a_prompt_that_is_too_long_is_said_in_anthropics_words(claude: anthropic
             "type": "invalid_request_error",
             "message": said,
         }
+
+
+def test_threads_are_refused_so_that_clients_send_all_messages(
+    claude: anthropic.Anthropic, http: httpx.Client
+):
+    """Answered without the messages that the client left out, they would be wrong."""
+    asked = {"model": "stories", "max_tokens": 4, "thread": {"type": "create"}}
+    messages = [{"role": "user", "content": "Tell me a story."}]
+    refused = http.post("/v1/messages", json={**asked, "messages": messages})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["details"] == {"error_code": "thread_unsupported_request"}
+
+    thread = claude.beta.messages.thread(
+        model="stories", max_tokens=4, unsupported_request_behavior="continue_unthreaded"
+    )
+    first = thread.send({"role": "user", "content": "Tell me a story."})
+    second = thread.send({"role": "user", "content": "And then?"})
+    tokens = [
+        one.usage.input_tokens + (one.usage.cache_read_input_tokens or 0) for one in (first, second)
+    ]
+    assert tokens[1] > tokens[0] + 4

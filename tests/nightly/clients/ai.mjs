@@ -1,9 +1,10 @@
 // The AI SDK, with its provider for servers that speak OpenAI's language.
 import assert from "node:assert/strict";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
-import { Output, embedMany, generateText, jsonSchema, streamText, tool } from "ai";
-import { ASK, COLOUR, PICTURE, failure, isColour, url } from "./common.mjs";
+import { Output, embedMany, generateText, isStepCount, jsonSchema, streamText, tool } from "ai";
+import { ASK, COLOUR, PICTURE, RESULT, failure, isColour, ok, scripted, url } from "./common.mjs";
 
+const did = ok("AI SDK, Node.js");
 const provider = createOpenAICompatible({
   name: "ggmodel", baseURL: `${url}/v1`, apiKey: "none",
   includeUsage: true, supportsStructuredOutputs: true,
@@ -18,7 +19,7 @@ let streamed = "";
 for await (const piece of stream.textStream) streamed += piece;
 assert.equal(streamed, whole.text);
 assert.equal((await stream.usage).outputTokens, 12);
-console.log("ok chat");
+did("chat", "stream");
 
 const paint = tool({
   description: "Paints.",
@@ -31,13 +32,21 @@ const called = await generateText({
 assert.equal(called.toolCalls[0].toolName, "paint");
 assert.ok(isColour(called.toolCalls[0].input));
 assert.match(String(called.toolResults[0].output), /it is (red|blue)/);
-console.log("ok tools");
+did("tool choice");
+
+const other = createOpenAICompatible({ name: "ggmodel", baseURL: `${scripted}/v1`, apiKey: "none" });
+const told = await generateText({
+  ...short, model: other("stories"), messages: ASK, stopWhen: isStepCount(3), maxOutputTokens: 200,
+  tools: { paint: { ...paint, execute: async () => RESULT } },
+});
+assert.ok(told.text.includes(RESULT));
+did("tools");
 
 const formed = await generateText({
   ...short, maxOutputTokens: 40, messages: ASK, output: Output.object({ schema: jsonSchema(COLOUR) }),
 });
 assert.ok(isColour(formed.output));
-console.log("ok structured");
+did("structured answers");
 
 const image = { type: "file", mediaType: "image/png", data: PICTURE };
 const content = [image, { type: "text", text: "what is in the picture?" }];
@@ -45,12 +54,12 @@ const seen = await generateText({
   ...short, model: provider("shapes"), messages: [{ role: "user", content }],
 });
 assert.ok(seen.text);
-console.log("ok pictures");
+did("pictures");
 
 const rows = await embedMany({ model: provider.embeddingModel("stories"), values: ["a dog", "a cat"] });
 assert.equal(rows.embeddings.length, 2);
-console.log("ok embeddings");
+did("embeddings");
 
 const error = await failure(generateText({ ...short, model: provider("absent"), messages: ASK }));
 assert.equal(error.statusCode, 404);
-console.log("ok errors");
+did("errors");

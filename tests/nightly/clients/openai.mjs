@@ -1,8 +1,9 @@
 // OpenAI's client.
 import assert from "node:assert/strict";
 import OpenAI from "openai";
-import { ASK, COLOUR, PICTURE, failure, isColour, url } from "./common.mjs";
+import { ASK, COLOUR, PICTURE, RESULT, failure, isColour, ok, scripted, url } from "./common.mjs";
 
+const did = ok("openai, Node.js");
 const client = new OpenAI({ baseURL: `${url}/v1`, apiKey: "none", maxRetries: 0, timeout: 60000 });
 const greedy = { model: "stories", messages: ASK, temperature: 0, max_tokens: 12 };
 
@@ -19,7 +20,7 @@ for await (const chunk of await client.chat.completions.create({ ...greedy, ...o
 }
 assert.equal(streamed, text);
 assert.equal(usage.completion_tokens, 12);
-console.log("ok chat");
+did("chat", "stream");
 
 const response = await client.responses.create({
   model: "stories", input: ASK[0].content, temperature: 0, max_output_tokens: 12,
@@ -34,7 +35,6 @@ for await (const event of client.responses.stream({ model: "stories", input: "Hi
   kinds.push(event.type);
 }
 assert.equal(kinds[0], "response.created");
-console.log("ok responses");
 
 const tools = [{ type: "function", function: { name: "paint", parameters: COLOUR, strict: true } }];
 const runner = client.chat.completions.stream({
@@ -43,12 +43,23 @@ const runner = client.chat.completions.stream({
 const [call] = (await runner.finalMessage()).tool_calls;
 assert.equal(call.function.name, "paint");
 assert.ok(isColour(JSON.parse(call.function.arguments)));
-console.log("ok tools");
+did("tool choice");
+
+const other = new OpenAI({ baseURL: `${scripted}/v1`, apiKey: "none", maxRetries: 0, timeout: 60000 });
+const painted = [];
+const paint = (text) => { painted.push(JSON.parse(text)); return RESULT; };
+const able = [{ type: "function", function: { ...tools[0].function, function: paint, parse: (text) => text } }];
+for (const stream of [false, true]) {
+  const told = await other.chat.completions.runTools({ model: "stories", messages: ASK, tools: able, stream }).finalContent();
+  assert.ok(told.includes(RESULT), told);
+}
+assert.deepEqual(painted, [{ colour: "blue" }, { colour: "blue" }]);
+did("tools");
 
 const form = { type: "json_schema", json_schema: { name: "c", schema: COLOUR, strict: true } };
 const parsed = await client.chat.completions.parse({ ...greedy, max_tokens: 40, response_format: form });
 assert.ok(isColour(JSON.parse(parsed.choices[0].message.content)));
-console.log("ok structured");
+did("structured answers");
 
 const picture = { type: "image_url", image_url: { url: `data:image/png;base64,${PICTURE}` } };
 const content = [picture, { type: "text", text: "what is in the picture?" }];
@@ -56,12 +67,12 @@ const seen = await client.chat.completions.create({
   ...greedy, model: "shapes", messages: [{ role: "user", content }],
 });
 assert.ok(seen.choices[0].message.content);
-console.log("ok pictures");
+did("pictures");
 
 const rows = await client.embeddings.create({ model: "stories", input: ["a dog", "a cat"] });
 assert.equal(rows.data.length, 2);
 assert.ok(rows.data[0].embedding.length > 8);
-console.log("ok embeddings");
+did("embeddings");
 
 const error = await failure(client.chat.completions.create({ ...greedy, model: "absent" }));
 assert.ok(error instanceof OpenAI.NotFoundError, error);
@@ -69,4 +80,4 @@ const wrong = await failure(client.chat.completions.create({ ...greedy, n: 0 }))
 assert.ok(wrong instanceof OpenAI.BadRequestError && wrong.param === "n", wrong);
 const names = (await client.models.list()).data.map((one) => one.id);
 assert.deepEqual(names, ["stories", "shapes"]);
-console.log("ok errors");
+did("errors");

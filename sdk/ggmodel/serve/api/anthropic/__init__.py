@@ -23,6 +23,7 @@ from . import batches
 from .inputs import Block, InputMessage, converted
 from .schemas import (
     ANTHROPIC,
+    NO_THREADS,
     AnswerBlock,
     BlockDelta,
     ContentBlockDelta,
@@ -98,6 +99,7 @@ class MessageRequest(CountRequest, kw_only=True):
     """A conversation to be answered."""
 
     max_tokens: int
+    thread: dict[str, Any] | None = None
     stop_sequences: list[str] | None = None
     stream: bool = False
     temperature: float | None = None
@@ -144,6 +146,12 @@ class Messages(ChatProtocol[MessageRequest]):
         self._index, self._open = -1, ""
 
     async def read(self) -> list[Request]:
+        if self.params.thread is not None:  # clients go on with all messages
+            raise Refused(
+                "thread: conversations are not kept here; send all of its messages without it",
+                param="thread",
+                code=NO_THREADS,
+            )
         chat = await _chat(self.params, self.call)
         return [Request(chat, _options(self.params), _grammar(self.params))]
 

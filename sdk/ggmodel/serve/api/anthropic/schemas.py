@@ -11,10 +11,17 @@ from ...errors import Problem
 from ...monitoring import request_id
 from ...requests import Finished
 
+NO_THREADS = "thread_unsupported_request"
 
-class Failed(Struct):
+
+class Details(Struct):
+    error_code: str
+
+
+class Failed(Struct, omit_defaults=True):
     type: str
     message: str
+    details: Details | None = None
 
 
 class ErrorAnswer(Struct, tag="error"):
@@ -147,7 +154,9 @@ def _error(error: Problem) -> ErrorAnswer:
         text = f"prompt is too long: {error.tokens} tokens > {error.context} maximum"
         return ErrorAnswer(Failed(kind, text), request_id())
     text = "; ".join(f"{name}: Extra inputs are not permitted" for name in error.fields)
-    return ErrorAnswer(Failed(_TYPES.get(error.status, kind), text or error.message), request_id())
+    details = Details(NO_THREADS) if error.code == NO_THREADS else None
+    failed = Failed(_TYPES.get(error.status, kind), text or error.message, details)
+    return ErrorAnswer(failed, request_id())
 
 
 ANTHROPIC = ErrorFormat(ErrorAnswer, _error, named_event)
