@@ -80,7 +80,7 @@ def servers() -> Iterator[list[str]]:
 
 
 def ran(name: str, arguments: list[str]) -> Cells:
-    """What a script says that it has done.
+    """Runs a script; the cells that it has printed.
 
     Raises:
         AssertionError: it failed; with what it said.

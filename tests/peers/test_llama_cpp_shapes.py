@@ -74,7 +74,7 @@ REASONS: dict[str, list[str]] = {
     ],
     "stands in meta": ["models: -.data[].architecture", "models: +.data[].meta.*"],
     "of ggml's enumerations": ["models: -.data[].meta.*"],
-    "Ollama's list is at /api/tags": ["models: -.models"],
+    "the rest of Ollama's list is at /api/tags": ["models: -.models[].*"],
     "the state of each model": ["health: +.models"],
     "which engine computes a model, and whether it is loaded": ["models: +.data[].*"],
     "vLLM's name of the text": ["no tokens: +.prompt"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -109,6 +110,43 @@ def test_a_chat_is_counted(http: httpx.Client):
 
 def test_models_are_listed_without_a_version(http: httpx.Client):
     assert http.get("/models").json() == http.get("/v1/models").json()
+
+
+def test_abilities_of_models_stand_beside_openais_list(http: httpx.Client, runner: InProcess):
+    listed = http.get("/v1/models").json()
+    (model,) = listed["models"]
+    assert model["name"] == listed["data"][0]["id"] == "stories"
+    assert "completion" in model["capabilities"]
+    assert "multimodal" not in model["capabilities"]
+
+
+@pytest.mark.parametrize("verbose", [True, False, None])
+def test_a_verbose_chat_tells_its_prompt(http: httpx.Client, verbose: bool | None):
+    asked = {"messages": [{"role": "user", "content": "Hello fox"}], "max_tokens": 2}
+    answer = http.post("/v1/chat/completions", json={**asked, "verbose": verbose}).json()
+    assert ("__verbose" in answer) is bool(verbose)
+    if verbose:
+        assert "Hello fox" in answer["__verbose"]["prompt"]
+        assert answer["__verbose"]["generation_settings"]["n_predict"] == 2
+
+
+def test_a_server_that_logs_bodies_tells_prompts(serve: Callable[..., str]):
+    asked: Any = {"messages": [{"role": "user", "content": "Hello fox"}], "max_tokens": 2}
+    url = f"{serve(verbose=True)}/v1/chat/completions"
+    assert "__verbose" in httpx.post(url, json=asked, timeout=30).json()
+    assert "__verbose" not in httpx.post(url, json={**asked, "verbose": False}, timeout=30).json()
+
+
+def test_templates_of_firefunction_get_a_text_of_tools(http: httpx.Client):
+    template, messages = "{{ 'tools: ' + functions + '.' }}", [{"role": "user", "content": "Hi"}]
+    asked = {"chat_template": template, "messages": messages}
+    assert http.post("/apply-template", json=asked).json()["prompt"] == "tools: ."
+
+
+def test_prompts_that_are_too_long_are_told_in_its_words(http: httpx.Client):
+    answer = http.post("/completion", json={"prompt": "dog " * 600})
+    assert answer.status_code == 400
+    assert "exceeds the available context size of 512" in answer.json()["error"]["message"]
 
 
 def test_a_prompt_without_the_beginning_of_an_answer(http: httpx.Client):

@@ -340,11 +340,11 @@ def test_long_chats_lose_their_oldest_turns(client: ollama.Client, http: httpx.C
     refused = http.post("/api/chat", json=asked)
     assert refused.status_code == 400
     assert refused.json()["error"].endswith(
-        "the context 512; shorten it, or have the server load the model with a larger "
-        "--context-length"
+        "the available context size of 512; shorten it, or have the server load the model with a "
+        "larger --context-length"
     )
     long = [*messages, {"role": "user", "content": "dog " * 900}]
-    with pytest.raises(ollama.ResponseError, match="the context 512"):
+    with pytest.raises(ollama.ResponseError, match="context size of 512"):
         client.chat(messages=long, **GREEDY)
 
 

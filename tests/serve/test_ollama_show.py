@@ -127,6 +127,10 @@ def test_a_file_has_its_own_template_and_encoders(stores: ollama.Client):
     found = stores.show("shapes")
 
     assert found.capabilities == ["completion", "vision"]
+    listed = stores._client.get("/api/tags").json()["models"]
+    assert {one["name"]: one["capabilities"] for one in listed}["shapes:latest"] == (
+        found.capabilities
+    )
     assert "{%" in (found.template or "") and found.parameters == ""
     assert (found.modelfile or "").endswith(f"\n\nFROM {ASSETS / 'shapes.gguf'}\n")
 

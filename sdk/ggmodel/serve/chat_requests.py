@@ -66,10 +66,11 @@ def tool_call(id: str, name: str, arguments: str | Mapping[str, Any] | None) -> 
 
 def dated(variables: Mapping[str, Any]) -> dict[str, Any]:
     """Variables of a chat template, and today's date under the names by which templates of Llama 3
-    and of FireFunction ask for it, as llama-server gives it."""
+    and of FireFunction ask for it, as llama-server gives it. The latter also puts in a text of
+    tools, which is empty here: `suit` describes them."""
     today = datetime.now()
     dates = {"date_string": today.strftime("%d %b %Y"), "datetime": today.strftime("%b %d %Y")}
-    return {**dates, **variables}
+    return {**dates, "functions": "", **variables}
 
 
 def check_count(messages: Sequence[Any], param: str = "messages") -> None:

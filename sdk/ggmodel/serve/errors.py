@@ -125,11 +125,12 @@ def problem_of(error: BaseException, remedy: str = "") -> Problem:
 
 
 def _too_long(error: PromptTooLong, remedy: str) -> Problem:
-    text, _, _ = str(error).partition("; ")
+    tokens, context = error.tokens, error.context
+    # llama-server's words, by which agents know that they must shorten a conversation.
+    text = f"the prompt has {tokens} tokens, which exceeds the available context size of {context}"
     ways = [remedy] if remedy else []
     ways = ["shorten it", *ways, "or have the server load the model with a larger --context-length"]
     message = f"{text}; {', '.join(ways)}"
-    tokens, context = error.tokens, error.context
     return Problem(400, message, code=_TOO_LONG, tokens=tokens, context=context)
 
 

@@ -1,4 +1,4 @@
-// What the scripts for Node.js share: node NAME.mjs URL ASSETS SCRIPTED; common.py tells of these.
+// Shared by the scripts for Node.js: node NAME.mjs URL ASSETS SCRIPTED; common.py tells of these.
 import fs from "node:fs";
 
 export const [url, assets, scripted] = process.argv.slice(2);

@@ -1,4 +1,4 @@
-"""What the scripts for Python share: python NAME.py URL ASSETS SCRIPTED.
+"""Shared by the scripts for Python: python NAME.py URL ASSETS SCRIPTED.
 
 URL serves stories and shapes. The model of SCRIPTED calls `paint` where that is among the tools,
 and then tells the result.

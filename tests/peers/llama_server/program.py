@@ -32,9 +32,9 @@ TEMPLATES = Path("../../../models/templates")  # of llama.cpp, from the folder o
 BUILT_IN = {"llama3": "meta-llama-Llama-3.1-8B-Instruct"}
 VALUES = (
     "port host hf-repo hf-file model alias ctx-size parallel batch-size threads n-predict api-key "
-    "media-path cors-origins chat-template chat-template-file reasoning"
+    "media-path cors-origins chat-template chat-template-file reasoning temp tools"
 )
-FLAGS = "kv-unified embedding"
+FLAGS = "kv-unified embedding verbose"
 
 
 def arguments(given: list[str]) -> list[str]:
@@ -60,15 +60,16 @@ def arguments(given: list[str]) -> list[str]:
         "--host": asked.host,
         "--parallel": str(parallel),
         "--threads": asked.threads or "1",
+        "--batch-size": asked.batch_size,
         # Theirs is a default, ours a limit: only the short ones are meant as one.
         "--max-tokens": asked.n_predict if 0 < int(asked.n_predict or -1) < 64 else None,
         "--api-key": asked.api_key,
         "--media-path": asked.media_path,
-        "--cors-origin": asked.cors_origins,
+        "--cors-origin": asked.cors_origins or ("localhost" if asked.tools else "*"),
     }
     for option, value in options.items():
         found += [option, value] if value is not None else []
-    return found
+    return [*found, *(["--verbose"] if asked.verbose else [])]
 
 
 def _model(asked: argparse.Namespace) -> Path:
@@ -77,7 +78,9 @@ def _model(asked: argparse.Namespace) -> Path:
     repository = (asked.hf_repo or "").rpartition("/")[2]
     if repository not in STAND_INS:
         sys.exit(f"no file takes the place of {asked.hf_repo} {asked.hf_file}")
-    file, changes = STAND_INS[repository], {}
+    file, changes = STAND_INS[repository], dict[str, Any]()
+    if asked.temp and repository != "models":  # a default of the server, and here of the file
+        changes["general.sampling.temp"] = float(asked.temp)
     if asked.chat_template:
         file_of = TEMPLATES / f"{BUILT_IN.get(asked.chat_template)}.jinja"
         changes[TEMPLATE] = file_of.read_text() if file_of.exists() else asked.chat_template

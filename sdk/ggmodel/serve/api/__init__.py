@@ -25,6 +25,7 @@ from .ollama import OLLAMA
 from .openai import OPENAI
 
 if TYPE_CHECKING:
+    from starlette.responses import Response
     from starlette.routing import Route
 
     from ..server import Server
@@ -122,9 +123,23 @@ def _handler(answer: Any) -> Any:
 def _cors(origins: Sequence[str]) -> list[Middleware]:
     if not origins:
         return []
-    everything: dict[str, Any] = {"allow_methods": ["*"], "allow_headers": ["*"]}
-    everything["expose_headers"] = [WARNINGS, *ID_HEADERS]
-    if "*" in origins:
-        return [Middleware(CORSMiddleware, allow_origins=["*"], **everything)]
-    pattern = allowed_origins(origins).pattern
-    return [Middleware(CORSMiddleware, allow_origin_regex=pattern, **everything)]
+    return [
+        Middleware(
+            _Cors,
+            allow_origin_regex=allowed_origins(origins).pattern,
+            allow_methods=["GET", "POST", "DELETE", "OPTIONS"],
+            allow_headers=["*"],
+            expose_headers=[WARNINGS, *ID_HEADERS],
+        )
+    ]
+
+
+class _Cors(CORSMiddleware):
+    """Answers preflights with status 200, as llama-server does: the missing header is what keeps an
+    origin out. Names of headers have capitals, for clients that compare them."""
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        response = super().preflight_response(request_headers)
+        response.status_code = 200
+        response.raw_headers = [(name.title(), value) for name, value in response.raw_headers]
+        return response

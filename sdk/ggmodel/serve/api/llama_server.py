@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Literal, TypeVar
 
 from starlette.routing import Route
@@ -19,7 +19,7 @@ from ..server import Server
 from .openai.chat import ChatCompletions, ChatRequest
 from .openai.inputs import MIDDLE, Input, Sampling, inputs_of
 from .openai.responses import prompt_tokens
-from .openai.schemas import OPENAI, InputTokens, entry, progress_of, timings
+from .openai.schemas import OPENAI, InputTokens, entry, progress_of, settings_of, timings
 from .schemas import ContinuedPart, ContinuedText, IdLogprob, LikelyId
 
 _TOP = 100
@@ -218,15 +218,6 @@ def _stop_type(finished: Finished) -> Literal["limit", "eos", "word"]:
     if finished.reason == "length":
         return "limit"
     return "eos" if finished.stop is None else "word"
-
-
-def settings_of(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a request, under llama-server's names."""
-    settings = {k: v for k, v in options.items() if k not in ("logprobs", "top_logprobs")}
-    settings["n_predict"] = settings.pop("max_tokens", -1)
-    biases = options.get("logit_bias", {})
-    settings["logit_bias"] = [{"token": id, "bias": bias} for id, bias in biases.items()]
-    return settings
 
 
 def _probabilities(tokens: list[Token]) -> list[IdLogprob]:

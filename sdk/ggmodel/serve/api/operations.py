@@ -15,8 +15,7 @@ from ..pool import ListedModel
 from ..requests import State
 from ..server import Server
 from ..under_way import RunningAnswer
-from .llama_server import settings_of
-from .openai.schemas import OPENAI
+from .openai.schemas import OPENAI, settings_of
 
 
 class Generation(Struct):

@@ -13,19 +13,26 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
 
+from ...chat.template import KEY as TEMPLATE
 from ...errors import DeviceLost, Error, ModelNotFound
 from ...gguf_file import TensorSource, open_gguf
 from ...gguf_file.source import quantization_of
 from ...gguf_file.values import KeyValues
 from ...names import Stored, find_stored, stored
+from ..infill import fills
 from ..pool import Condition, ListedModel, best_name
-from ..requests import Runner
+from ..requests import Runner, template_abilities
 from ..runners.client import Needs
 
 _DIGEST = re.compile(r"(?:sha256-)?([0-9a-f]{64})")
 _REMEMBERED = 60.0  # seconds until the stores are looked through again
 _SPELLINGS = 1000  # that are remembered; a name has as many as its letters have capitals
 _LONGEST = 4096  # characters of a name, which may be a path
+# Capability → keys that files with such an encoder have.
+_ENCODERS = {
+    "vision": ["vision.block_count"],
+    "audio": ["audio.block_count", "encoder.mel_count"],
+}
 
 
 @dataclass(frozen=True)
@@ -182,13 +189,28 @@ def _size(folder: Path) -> int:
 
 
 def header_of(source: TensorSource) -> dict[str, Any]:
-    """The architecture, the number of parameters and the type of a model."""
+    """The architecture, the number of parameters, the type and the abilities of a model."""
     architecture = source.metadata.get("general.architecture")
     return {
         "architecture": architecture if isinstance(architecture, str) else "",
         "parameters": sum(tensor.n_elements for tensor in source.tensors.values()),
         "quantization": quantization_of(source),
+        "capabilities": capabilities_of(source.metadata),
     }
+
+
+def capabilities_of(metadata: Mapping[str, Any]) -> list[str]:
+    """The abilities of a model, in Ollama's words."""
+    name, template = metadata.get("general.architecture"), metadata.get(TEMPLATE)
+    template = template if isinstance(template, str) else ""
+    pooled = bool(metadata.get(f"{name}.pooling_type"))
+    able = ["embedding"] if pooled else ["completion", *template_abilities(template)]
+    able += ["insert"] * (not pooled and fills(metadata))
+    for kind, keys in _ENCODERS.items():
+        able += [kind] * any(
+            f"{owner}.{key}" in metadata for owner in (name, "clip") for key in keys
+        )
+    return able
 
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds between starts that fail one after the other

@@ -42,7 +42,8 @@ def _model_routes(server: Server) -> list[Route]:
 async def tags(call: Call) -> None:
     """List the models, in Ollama's format."""
     listed = await call.server.models.listed()
-    await call.json(Tags([Tag(**_shown(one)) for one in listed]))
+    tags = [Tag(**_shown(one), capabilities=one.details.get("capabilities", [])) for one in listed]
+    await call.json(Tags(tags))
 
 
 async def running(call: Call) -> None:
@@ -57,7 +58,7 @@ async def version(call: Call) -> None:
 
 
 def _shown(model: ListedModel) -> dict[str, Any]:
-    """The fields of `Tag`."""
+    """The fields of `ListEntry`."""
     name = model.name if ":" in model.name.rpartition("/")[2] else f"{model.name}:latest"
     return {
         "name": name,

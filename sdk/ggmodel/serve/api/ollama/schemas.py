@@ -92,7 +92,7 @@ class Details(Struct):
     quantization_level: str
 
 
-class Tag(Struct):
+class ListEntry(Struct):
     name: str
     model: str
     modified_at: str
@@ -101,11 +101,15 @@ class Tag(Struct):
     details: Details
 
 
+class Tag(ListEntry):
+    capabilities: list[str]
+
+
 class Tags(Struct):
     models: list[Tag]
 
 
-class RunningModel(Tag):
+class RunningModel(ListEntry):
     expires_at: str
     context_length: int
     engine: Literal["ggmodel", "llama.cpp"]

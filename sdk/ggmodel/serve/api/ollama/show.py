@@ -20,20 +20,13 @@ from ....gguf_file import JoinedSource
 from ....names import find, find_stored
 from ....names.modelfile import Modelfile, describe
 from ...endpoint import Answers, Call, route
-from ...infill import fills
-from ...models.catalogue import header_of
+from ...models.catalogue import capabilities_of, header_of
 from ...pool import ListedModel, best_name
-from ...requests import template_abilities
 from ...server import Server
 from .manage import NameRequest
 from .schemas import OLLAMA, PlainMessage, ShownModel, ShownTensor, details, moment
 
 _LONG = 5  # items of a list that is told only where all is wanted
-# Capability → keys that files with such an encoder have.
-_ENCODERS = {
-    "vision": ["vision.block_count"],
-    "audio": ["audio.block_count", "encoder.mel_count"],
-}
 _KEY_WIDTH = 30  # of names of parameters, in Ollama's list
 
 
@@ -110,25 +103,12 @@ def _shown(
         template=made.template or template or (model.state.template if model.state else ""),
         details=details(model, model.state, made.parent),
         model_info=_info(metadata, verbose),
-        capabilities=_capabilities(metadata, template),
+        capabilities=capabilities_of(metadata),
         modified_at=moment(model.created),
         system=made.system or UNSET,
         license="\n".join(made.licenses) or UNSET,
         messages=[PlainMessage(m["role"], m["content"]) for m in made.messages] or UNSET,
     )
-
-
-def _capabilities(metadata: Mapping[str, Any], template: str) -> list[str]:
-    """The abilities of a model, in Ollama's words."""
-    name = metadata.get("general.architecture")
-    pooled = bool(metadata.get(f"{name}.pooling_type"))
-    able = ["embedding"] if pooled else ["completion", *template_abilities(template)]
-    able += ["insert"] * (not pooled and fills(metadata))
-    for kind, keys in _ENCODERS.items():
-        able += [kind] * any(
-            f"{owner}.{key}" in metadata for owner in (name, "clip") for key in keys
-        )
-    return able
 
 
 def _info(metadata: Mapping[str, Any], verbose: bool) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from ...server import Server
 from ..anthropic import models as anthropic_models
 from ..anthropic.models import ModelInfo, ModelPage, asks_anthropic
 from . import audio, chat, completions, embeddings, files, responses
-from .schemas import OPENAI, Model, ModelList, ModelMeta, ModelStatus
+from .schemas import OPENAI, Model, ModelAbilities, ModelList, ModelMeta, ModelStatus
 
 __all__ = ["OPENAI", "routes"]
 
@@ -37,7 +37,8 @@ async def list_models(call: Call) -> None:
     if asks_anthropic(call.headers):
         return await anthropic_models.list_models(call, listed)
     conditions = call.server.models.conditions()
-    await call.json(ModelList([_shown(one, conditions) for one in listed]))
+    models = [ModelAbilities(one.name, one.name, _abilities(one)) for one in listed]
+    await call.json(ModelList([_shown(one, conditions) for one in listed], models))
 
 
 async def show_model(call: Call) -> None:
@@ -72,6 +73,15 @@ def _shown(model: ListedModel, conditions: Mapping[str, Condition]) -> Model:
     )
     fields: Any = {"id": model.name, "created": created, "meta": meta}
     return Model(**fields, loaded=True, engine=state.engine, status=ModelStatus("loaded"))
+
+
+def _abilities(model: ListedModel) -> list[str]:
+    """A model's abilities in llama-server's words, of one that is not loaded by its file."""
+    able = model.details.get("capabilities", [])
+    media: Any = {"vision", "audio"}.intersection(able)
+    if model.state is not None:
+        able, media = model.state.abilities, model.state.kinds
+    return [*able, *(["multimodal"] if media else [])]
 
 
 def _status(condition: Condition | None) -> ModelStatus:

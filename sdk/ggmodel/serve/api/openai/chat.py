@@ -14,7 +14,15 @@ from ...chat import serve_chat
 from ...chat_requests import choices
 from ...endpoint import EVENTS, Answers, Call, route
 from ...errors import Refused
-from ...requests import ChatParams, Finished, GrammarSpec, PromptProgress, Request, Token
+from ...requests import (
+    ChatParams,
+    Detokenize,
+    Finished,
+    GrammarSpec,
+    PromptProgress,
+    Request,
+    Token,
+)
 from ...server import Server
 from .inputs import AUTO, ChatMessage, OpenAIProtocol, Sampling, converted, schema
 from .schemas import (
@@ -35,8 +43,10 @@ from .schemas import (
     Logprobs,
     ToolCall,
     ToolCallDelta,
+    Verbose,
     logprobs,
     progress_of,
+    settings_of,
     timings,
     usage,
 )
@@ -79,6 +89,7 @@ class ChatRequest(Sampling, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
+    verbose: bool | None = None
 
 
 def routes(server: Server) -> list[Route]:
@@ -102,6 +113,7 @@ class ChatCompletions(OpenAIProtocol[ChatRequest]):
 
     def __init__(self, call: Call, params: ChatRequest):
         super().__init__(call, params)
+        self._options: dict[str, Any] = {}
         self._custom: dict[int, bool] = {}  # the call under way of each choice is a custom tool's
 
     async def read(self) -> list[Request]:
@@ -152,15 +164,22 @@ class ChatCompletions(OpenAIProtocol[ChatRequest]):
         if params.logprobs:
             request.options |= {"logprobs": True, "top_logprobs": params.top_logprobs or 0}
         await super().prepared(requests)
+        self._options = request.options
         return choices(request, self.count)
 
     async def whole(self, replies: list[Reply]) -> ChatCompletion:
-        return ChatCompletion(
+        first = replies[0]
+        whole = ChatCompletion(
             **self.head,
             choices=[self._choice(i, reply) for i, reply in enumerate(replies)],
-            usage=usage([reply.finished for reply in replies], replies[0].finished.prompt_tokens),
-            timings=timings(replies[0].finished),
+            usage=usage([reply.finished for reply in replies], first.finished.prompt_tokens),
+            timings=timings(first.finished),
         )
+        asked = self.params.verbose
+        if self.call.server.settings.verbose if asked is None else asked:
+            prompt = await self.runner.detokenize(Detokenize(first.started.prompt))
+            whole.verbose = Verbose(prompt.text, settings_of(self._options))
+        return whole
 
     def _choice(self, index: int, reply: Reply) -> ChatChoice:
         message = ChatAnswer(reply.content, reasoning_content=reply.reasoning or UNSET)

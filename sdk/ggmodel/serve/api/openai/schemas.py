@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType, field
 
 from ...endpoint import ErrorFormat, event
 from ...errors import Problem
@@ -145,10 +145,18 @@ class Head(Struct, kw_only=True, tag_field="object"):
     system_fingerprint: str
 
 
+class Verbose(Struct):
+    """llama-server's word about a request: the prompt as the model has it, and its options."""
+
+    prompt: str
+    generation_settings: dict[str, Any]
+
+
 class ChatCompletion(Head, kw_only=True, tag="chat.completion"):
     choices: list[ChatChoice]
     usage: Usage
     timings: Timings
+    verbose: Verbose | UnsetType = field(default=UNSET, name="__verbose")
 
 
 class FunctionDelta(Struct):
@@ -268,8 +276,17 @@ class Model(Struct, kw_only=True, tag_field="object", tag="model"):
     meta: ModelMeta | UnsetType = UNSET
 
 
+class ModelAbilities(Struct):
+    """A model as llama-server lists it beside OpenAI's list; "multimodal" ones take media."""
+
+    name: str
+    model: str
+    capabilities: list[str]
+
+
 class ModelList(Struct, tag_field="object", tag="list"):
     data: list[Model]
+    models: list[ModelAbilities]
 
 
 class InputDetails(Struct):
@@ -354,6 +371,15 @@ def _error(error: Problem) -> ErrorAnswer:
 
 
 OPENAI = ErrorFormat(ErrorAnswer, _error, event)
+
+
+def settings_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a request, under llama-server's names."""
+    settings = {k: v for k, v in options.items() if k not in ("logprobs", "top_logprobs")}
+    settings["n_predict"] = settings.pop("max_tokens", -1)
+    biases = options.get("logit_bias", {})
+    settings["logit_bias"] = [{"token": id, "bias": bias} for id, bias in biases.items()]
+    return settings
 
 
 def progress_of(progress: PromptProgress) -> PrefillProgress:
