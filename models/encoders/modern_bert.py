@@ -13,8 +13,9 @@ from ggmodel.nn import Embedding, LayerNorm, Rotary
 
 
 def _pattern(hf: Mapping[str, Any]) -> list:
-    local = nn.sliding_layers(hf)
-    return [hf.get("global_attn_every_n_layers", 3)] if local is None else local
+    """A flag for each layer: llama.cpp reads a list of one number as that of the first layer."""
+    every, local = hf.get("global_attn_every_n_layers", 3), nn.sliding_layers(hf)
+    return [i % every > 0 for i in range(hf["num_hidden_layers"])] if local is None else local
 
 
 def _pooling(hf: Mapping[str, Any]) -> int | None:

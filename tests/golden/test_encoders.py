@@ -66,6 +66,7 @@ def test_modern_berts_file_is_llama_cpps():
     assert source.tensors["blk.0.ffn_up.weight"].shape == (64, 192)
     keys = {
         "attention.sliding_window": 6,
+        "attention.sliding_window_pattern": [False, True, True, False],
         "rope.freq_base": 60.0,
         "rope.freq_base_swa": 30.0,
         "classifier.pooling_type": 2,
