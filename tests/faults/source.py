@@ -30,6 +30,7 @@ from ggmodel.ml import RopeType
 from ggmodel.model import Batch, LayerMemory, PermuteRope, Transpose
 from ggmodel.nn import CONFORMER_EPS, Embedding, Linear, RMSNorm, ScaledEmbedding
 from ggmodel.nn import activate, attention, choose_experts, keep_rows, sum_experts
+from ggmodel.nn.decoder import scaled
 """
 _BLOCKS = (nn.PreNormLayer, nn.GatedExperts, nn.Decoder, nn.Attention, nn.PermutedAttention)
 _BLOCKS += nn.SandwichLayer, nn.PerLayerEmbedding, nn.PerLayerInputs
