@@ -22,7 +22,7 @@ def _interval(hf: Mapping[str, Any]) -> int:
 
 
 class TextConfig(nn.DeltaNetConfig, nn.DecoderConfig):
-    """What Qwen 3.5 and Qwen3-Next have in common."""
+    """Hyperparameters that Qwen 3.5 and Qwen3-Next share."""
 
     blocks: int = kv("block_count", hf="num_hidden_layers")
     mtp_layers: int = kv("nextn_predict_layers", default=0, least=0)
@@ -76,7 +76,7 @@ class Qwen3NextConfig(ExpertsConfig, TextConfig):
 
     normalize: bool = kv("expert_weights_norm", hf="norm_topk_prob", default=True)
     tiled: Any = False
-    # Of values for each head of keys.
+    # Heads of values for each head of keys.
     shared = property(lambda h: h.values // h.groups)
     shared_inner = property(lambda h: h.shared * h.value_state)
     twice_values = property(lambda h: 2 * h.values)
