@@ -13,12 +13,13 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
+from msgspec.structs import replace
 
 import ggmodel
 from ggmodel.serve import endpoint
 from ggmodel.serve.errors import Refused
 from ggmodel.serve.forms import Form, read_form
-from ggmodel.serve.requests import Segment, Transcribe, Transcript
+from ggmodel.serve.requests import Segment, State, Transcribe, Transcript
 from ggmodel.serve.runners.work import Work
 from ggmodel.serve.server import Server
 from tests.audio.sounds import pcm
@@ -30,6 +31,10 @@ SOUND = bytes(range(256)) + b"\r\n--\r\n\n\r" * 9
 
 
 class Hearing(InProcess):
+    @property
+    def state(self) -> State:
+        return replace(super().state, kinds=["audio"])
+
     async def transcribe(self, request: Transcribe) -> Transcript:
         self.seen.append(request)
         segments = [Segment(0.0, 1.5, " One."), Segment(61.25, 3600.0, "Two.")]
@@ -77,6 +82,15 @@ def test_forms_of_the_answer(listener: openai.OpenAI):
     assert verbose.segments[1].start == 61.25
     for found in (verbose, ask("json")):
         assert (found.usage.type, found.usage.seconds) == ("duration", verbose.duration)
+
+
+def test_openais_names_mean_the_model_that_hears(hears: str, url: str):
+    def ask(server: str, name: str) -> int:
+        path = f"{server}/v1/audio/transcriptions"
+        return httpx.post(path, files={"file": SOUND}, data={"model": name}).status_code
+
+    assert [ask(hears, name) for name in ("whisper-1", "gpt-4o-transcribe")] == [200, 200]
+    assert ask(hears, "whisper-2") == ask(url, "whisper-1") == 404
 
 
 def test_translations(hears: str, hearing: Hearing):

@@ -9,6 +9,7 @@ from starlette.routing import Route
 
 from ...endpoint import DONE, EVENTS, TEXT, Answers, Call, event, route
 from ...errors import Refused
+from ...pool import best_name
 from ...requests import Segment, Transcribe, Transcript
 from ...server import Server
 from .schemas import (
@@ -21,6 +22,7 @@ from .schemas import (
 )
 
 _OTHERS = {TEXT: [str], EVENTS: [TranscriptDelta | TranscriptDone]}
+_OPENAI = ("whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe")
 _FORMATS = ("json", "text", "srt", "verbose_json", "vtt")
 
 
@@ -56,6 +58,21 @@ async def translate(call: Call) -> None:
     await _answer(call, True)
 
 
+async def _model(name: str | None, call: Call) -> str | None:
+    """The name of a model. OpenAI's, which clients send without being told to, mean the first model
+    that hears, unless one is called so."""
+    if name not in _OPENAI:
+        return name
+    listed = await call.server.models.listed()
+    if best_name(name, (one.name for one in listed)) is not None:
+        return name
+    for one in listed:
+        able = one.state.kinds if one.state else one.details.get("capabilities", ())
+        if "audio" in able:
+            return one.name
+    return name
+
+
 async def _answer(call: Call, translate: bool) -> None:
     form = await call.form()
     kind = form.text("response_format") or "json"
@@ -72,7 +89,7 @@ async def _answer(call: Call, translate: bool) -> None:
         prompt=form.text("prompt"),
         temperature=form.number("temperature"),
     )
-    async with call.server.models.use(form.text("model")) as runner:
+    async with call.server.models.use(await _model(form.text("model"), call)) as runner:
         transcript = await runner.transcribe(request)
     if form.text("stream") == "true" and kind == "json":
         delta, done = TranscriptDelta(transcript.text), TranscriptDone(transcript.text)
