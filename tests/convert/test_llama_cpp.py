@@ -152,6 +152,10 @@ NOTES: dict[str, list[str]] = {
             for part in ("gate", "up", "down")
         ),
     ],
+    "jamba/dense": [
+        f"{REFUSES}ssm.inner_size is 192, not 128",
+        *(f"{REFUSES}it has no place for blk.1.ssm_{part}.bias" for part in ("in", "out")),
+    ],
     "mistral/window": [f"{REFUSES}it has no architecture 'mistral'"],
     "mllama/images": [f"{REFUSES}it has no architecture 'mllama'"],
     "mistral3/ministral": [
@@ -217,6 +221,7 @@ SAME = """
     llama/attention_bias llama/experts
     llama/linear_rope llama/llama3_rope llama/longrope llama/tied
     mamba/published mamba2/published
+    jamba/published
     qwen3next/published
     nemotron_h/published
     falcon_h1/published

@@ -32,6 +32,7 @@ FAMILIES = {
     "cohere": ("cohere2", "command_r"),
     "falcon": ("falcon_h1",),
     "granite": ("granite", "granitehybrid"),
+    "jamba": ("jamba",),
     "mamba": ("mamba", "mamba2"),
     "ernie": ("ernie4_5",),
     "exaone": ("exaone4",),

@@ -22,6 +22,7 @@ STATES = {
     "falcon_h1",
     "gpt2",
     "granitehybrid",
+    "jamba",
     "lfm2",
     "mamba",
     "mamba2",
@@ -39,6 +40,7 @@ STATELESS = {
 }  # attention alone
 # Goldens with the reference's choices of experts; the prompts of others keep routers from ties.
 ROUTED = {
+    "jamba/published",
     "qwen3next/published",
     "qwen3next/some_dense",
     "granitehybrid/experts",

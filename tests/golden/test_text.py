@@ -48,6 +48,7 @@ EXCEPTIONS = {
     # A scan multiplies results of several matrices, each of which is rounded.
     "mamba": Bounds(half=5e-6, quantised=2e-3),
     "falcon_h1": Bounds(half=8e-6, quantised=3e-3, cache=4e-6),
+    "jamba": Bounds(half=2e-6, quantised=2e-3, cache=2e-6),
     "mamba2": Bounds(half=5e-6, quantised=3e-3),
     # A delta net multiplies results of four matrices, each of which is rounded.
     "qwen3next": Bounds(quantised=1e-3),

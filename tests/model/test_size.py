@@ -33,6 +33,7 @@ LIMITS = {
     "hunyuan_dense": 45,
     "idefics3": 250,
     "internvl": 265,
+    "jamba": 60,
     "lfm2": 130,
     "llama": 30,
     "llama4": 260,

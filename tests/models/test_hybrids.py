@@ -32,6 +32,7 @@ MODELS = """
     falcon_h1/published falcon_h1/norm
     nemotron_h/published nemotron_h/biases
     olmo_hybrid/published olmo_hybrid/rope qwen3next/published
+    jamba/published jamba/dense
     mamba/published mamba2/published mamba2/biases
     qwen35/published qwen35/bias qwen35/experts
 """.split()

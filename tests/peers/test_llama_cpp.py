@@ -57,6 +57,7 @@ OURS = [
     ("falcon_h1", "published"),
     ("nemotron_h", "published"),
     ("qwen3next", "published"),
+    ("jamba", "published"),
     ("mamba", "published"),
     ("mamba2", "published"),
     ("qwen35", "published"),

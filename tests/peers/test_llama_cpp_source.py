@@ -59,6 +59,7 @@ OVERRIDDEN = {
     },
     ("granitehybrid", "attention.head_count_kv"): "recurrent IFF the n_head_kv value is set to 0",
     ("granitehybrid", "ssm.inner_size"): "GGML_ASSERT(2 * n_embd == d_inner);",
+    ("jamba", "ssm.inner_size"): "GGML_ASSERT(2 * n_embd == d_inner);",
     ("mamba", "ssm.inner_size"): "only an expansion factor of 2 is supported for now",
     ("exaone4", "attention.sliding_window"): "if (hparams.n_layer() == 64) {",
     ("gemma2", "attn_logit_softcapping"): "hparams.attn_soft_cap = true;",
@@ -73,6 +74,7 @@ _EXPERTS = ("blk.*.ffn_", "blk.*.exp_probs_b")
 CHOICES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("granite", "llama", "llama4", "lfm2", "mistral3", "paddleocr"), _EXPERTS),
     "nemotron_h": ("blk.*.ffn_", "blk.*.ssm_", "blk.*.attn_", "blk.*.exp_probs_b"),
+    "jamba": ("blk.*.ffn_", "blk.*.ssm_", "blk.*.attn_"),
     "granitehybrid": ("blk.*.ffn_", "blk.*.ssm_", "blk.*.attn_"),
     **dict.fromkeys(
         ("ernie4_5", "granite", "llama", "llama4", "lfm2", "mistral3", "paddleocr"), _EXPERTS

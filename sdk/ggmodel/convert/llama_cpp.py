@@ -236,6 +236,10 @@ FIXED: Mapping[str, Sequence[Fixed]] = {
         Fixed("ssm.dt_b_c_rms_epsilon", lambda h: [h.eps], lambda h: h.selected_norms),
     ),
     "mamba2": _SILU[-1:],
+    "jamba": (
+        *_SILU,
+        Fixed("ssm.inner_size", lambda h: [2 * h.width], refused=True),
+    ),
     "qwen3next": (*_SILU, _fixed("expert_weights_norm", True)),
     "nemotron_h": (
         *_SILU,
@@ -334,6 +338,7 @@ SURPLUS: Mapping[str, Sequence[str]] = {
     "lfm2moe": (*_FACTORS, *_SHORTCONV),
     "mamba": _SSM,
     "mamba2": _SSM,
+    "jamba": (*_FACTORS, *_SSM, _BIAS),
     "qwen3next": (*_FACTORS, _BIAS, *_DENSE),
     "nemotron_h": (*_FACTORS, *_SSM),
     "falcon-h1": (*_FACTORS[1:], *_SSM),

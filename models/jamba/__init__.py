@@ -1,0 +1,1 @@
+"""Jamba: the architecture `jamba`."""
