@@ -76,11 +76,7 @@ class Qwen3NextConfig(ExpertsConfig, TextConfig):
 
     normalize: bool = kv("expert_weights_norm", hf="norm_topk_prob", default=True)
     tiled: Any = False
-<<<<<<< HEAD
     # Heads of values for each head of keys.
-=======
-    # Heads of values, and their channels, for each head of keys.
->>>>>>> 9e3d1293 (add Jamba: Mamba with norms of what a token selects, and experts)
     shared = property(lambda h: h.values // h.groups)
     shared_inner = property(lambda h: h.shared * h.value_state)
     twice_values = property(lambda h: 2 * h.values)
