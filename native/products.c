@@ -2,7 +2,7 @@
 
    A panel of weights becomes bytes with a scale for 16 or 32 values while it is in the core's own cache,
    and all columns use it; weights stay as they lie in the file. Activations are quantised once for all
-   products that read them, with a scale for 32 values. An element of a result is, block after block:
+   products that read them, as ggml does for one column. An element of a result is, block after block:
 
        sum = fma(float(exact sum of a block) * activation scale, weight scale, sum)
        sum = fma(-minimum, activation scale * sum of activations, sum)    where there are minima
@@ -27,7 +27,7 @@
 #define VNNI   __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c,fma")))
 #define INLINE static inline __attribute__((always_inline)) VNNI
 
-#define BLOCK   32  /* values with one scale of activations */
+#define BLOCK   32  /* values that are added exactly */
 #define GROUP   16  /* columns that lie side by side */
 #define TILE    16  /* rows that lie side by side */
 #define ROWS    96  /* of a panel */
@@ -223,43 +223,62 @@ HIDDEN void ggmodel_sort_experts(struct ggml_tensor * dst, int ith, int nth, voi
 #undef EXPERT
 }
 
-/* Activations F32 [width, n] as columns; with experts and an order [width, 1 or used, tokens]. */
-VNNI HIDDEN void ggmodel_quantize(struct ggml_tensor * dst, int ith, int nth, void * unused) {
-    (void) unused;
+/* `count` blocks of column j, with one scale: as ggml quantises them for dot products with weights of
+   blocks of 32 values (Q8_0 and Q8_1, whose scales and sums are F16) and of 256 (Q8_K). */
+INLINE void quantize_column(const float * from, int count, int j, struct columns * to) {
+    __m512 most = _mm512_setzero_ps();
+    for (int i = 0; i < 2 * count; i++) {
+        most = _mm512_max_ps(most, _mm512_abs_ps(_mm512_loadu_ps(from + 16 * i)));
+    }
+    bool wide = count > 1;
+    float largest = _mm512_reduce_max_ps(most), inverse = largest > 0 ? 127 / largest : 0;
+    float scale = !wide ? largest / 127 : largest > 0 ? 1 / inverse : 0;
+    for (int i = 0; i < count; i++, from += BLOCK, to++) {
+        __m512i a = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(from), _mm512_set1_ps(inverse)));
+        __m512i c = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(from + 16), _mm512_set1_ps(inverse)));
+        _mm_storeu_si128((__m128i *) to->values[j], _mm512_cvtsepi32_epi8(a));
+        _mm_storeu_si128((__m128i *) (to->values[j] + 16), _mm512_cvtsepi32_epi8(c));
+        int sums[2] = {_mm512_reduce_add_epi32(a), _mm512_reduce_add_epi32(c)};
+        to->start[0][j] = -128 * sums[0];
+        to->start[1][j] = -128 * sums[1];
+        if (wide) {
+            to->scale[j] = scale;
+            to->sum[0][j] = scale * sums[0];
+            to->sum[1][j] = scale * sums[1];
+        } else {
+            to->scale[j] = _cvtsh_ss(_cvtss_sh(scale, 0));
+            to->sum[0][j] = _cvtsh_ss(_cvtss_sh(scale * (sums[0] + sums[1]), 0));
+            to->sum[1][j] = 0;
+        }
+    }
+}
+
+/* Activations F32 [width, n] as columns; with experts and an order [width, 1 or more, tokens].
+   `count`: the number of blocks with one scale. */
+VNNI HIDDEN void ggmodel_quantize(struct ggml_tensor * dst, int ith, int nth, void * count) {
     const struct ggml_tensor * x = dst->src[0], * ids = dst->src[2];
     int experts = ids ? (int) dst->src[3]->ne[2] : 0, used = ids ? (int) ids->ne[0] : 1;
     const int32_t * groups = ids ? dst->src[1]->data : NULL, * order = ids ? groups + experts + 1 : NULL;
-    int blocks = (int) x->ne[0] / BLOCK, n = ids ? groups[experts] * GROUP : (int) ggml_nrows(x);
-    int parts = (n + GROUP - 1) / GROUP * blocks;
+    int together = (int) (intptr_t) count, blocks = (int) x->ne[0] / BLOCK / together;
+    int n = ids ? groups[experts] * GROUP : (int) ggml_nrows(x), parts = (n + GROUP - 1) / GROUP * blocks;
     for (int part = part_of(parts, ith, nth); part < part_of(parts, ith + 1, nth); part++) {
-        int group = part / blocks, b = part % blocks;
-        struct columns * to = (struct columns *) dst->data + part;
+        int group = part / blocks, b = part % blocks * together;
+        struct columns * to = (struct columns *) dst->data + (size_t) part * together;
         for (int j = 0; j < GROUP; j++) {
             int64_t column = group * GROUP + j;
             column = column < n && order ? order[column] : column < n ? column : -1;
             if (column < 0) {
-                memset(to->values[j], 0, BLOCK);
-                to->scale[j] = to->sum[0][j] = to->sum[1][j] = 0;
-                to->start[0][j] = to->start[1][j] = 0;
+                for (int i = 0; i < together; i++) {
+                    memset(to[i].values[j], 0, BLOCK);
+                    to[i].scale[j] = to[i].sum[0][j] = to[i].sum[1][j] = 0;
+                    to[i].start[0][j] = to[i].start[1][j] = 0;
+                }
                 continue;
             }
             if (ids) {
                 column = column / used * x->ne[1] + column % used % x->ne[1];
             }
-            const float * from = (const float *) x->data + column * x->ne[0] + b * BLOCK;
-            __m512 low = _mm512_loadu_ps(from), high = _mm512_loadu_ps(from + 16);
-            float most = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(low), _mm512_abs_ps(high)));
-            float scale = most / 127, inverse = most > 0 ? 127 / most : 0;
-            __m512i a = _mm512_cvtps_epi32(_mm512_mul_ps(low, _mm512_set1_ps(inverse)));
-            __m512i c = _mm512_cvtps_epi32(_mm512_mul_ps(high, _mm512_set1_ps(inverse)));
-            _mm_storeu_si128((__m128i *) to->values[j], _mm512_cvtsepi32_epi8(a));
-            _mm_storeu_si128((__m128i *) (to->values[j] + 16), _mm512_cvtsepi32_epi8(c));
-            int sums[2] = {_mm512_reduce_add_epi32(a), _mm512_reduce_add_epi32(c)};
-            to->scale[j] = scale;
-            for (int h = 0; h < 2; h++) {
-                to->start[h][j] = -128 * sums[h];
-                to->sum[h][j] = scale * sums[h];
-            }
+            quantize_column((const float *) x->data + column * x->ne[0] + b * BLOCK, together, j, to);
         }
     }
 }

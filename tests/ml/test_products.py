@@ -1,4 +1,5 @@
-"""Products by our own kernels: exactness beside float64, equal bits in any company."""
+"""Products by our own kernels: ggml's results, float64's where it can be, the same bits in any
+company."""
 
 from __future__ import annotations
 
@@ -26,6 +27,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bool], None]]:
 
     def choose(own: bool) -> None:
         monkeypatch.setattr(measurements, "own_is_faster", lambda dtype: (own,) * 6)
+        monkeypatch.setattr(products, "LEAST", 1)
 
     choose(True)
     yield choose
@@ -67,19 +69,15 @@ def test_types_with_a_kernel():
 
 @NEEDS_VNNI
 @pytest.mark.parametrize("dtype", SERVED, ids=lambda dtype: dtype.name)
-def test_errors_are_those_of_activations_in_eight_bits(
-    dtype: DType, always: Callable[[bool], None]
-):
-    """At most ggml's own, which has a scale for 32 activations or 256: up to a hundredth, as both
-    round other sums."""
+def test_results_are_those_of_ggml(dtype: DType, always: Callable[[bool], None]):
+    """Activations are rounded alike: what differs is the order of float32's sums, and the repacked
+    layout's scales of Q8_K."""
     table, x = blocks(dtype, normal(70, 512)), normal(40, 512, seed=1)
-    want = x.astype(np.float64) @ table.values.T
-    errors = []
-    for own in (True, False):
-        always(own)
-        (got,) = multiplied([table], x, own=own)
-        errors.append(nmse(got, want))
-    assert 0 < errors[0] <= 1.01 * errors[1]
+    x[3:5, 256:] = 0
+    (ours,) = multiplied([table], x)
+    always(False)
+    (theirs,) = multiplied([table], x, own=False)
+    assert nmse(ours, theirs) < 1e-10
 
 
 @NEEDS_VNNI

@@ -26,6 +26,9 @@ _QUANTIZE = ffi.addressof(lib, "ggmodel_quantize")
 PLAIN, VNNI, TILES = 0, 1, 2
 """Instructions: none of these, AVX-512's VNNI, AMX's tiles for more than eight columns."""
 
+LEAST = 1 << 17
+"""Weights of a product: of fewer, as in tiny models, each thread has little but the start."""
+
 instructions = lib.ggmodel_use_products(TILES)
 """Those in use, at most what this processor has."""
 
@@ -37,12 +40,14 @@ def serves(dtype: DType) -> bool:
 
 def fits(product: Node) -> bool:
     """Whether the kernels take the operands of a product: F32 activations that lie densely, and
-    weights that are one matrix [k, m], or one for each expert."""
+    weights that are one matrix [k, m], or one for each expert, and not tiny: there they gain
+    nothing."""
     weight, x = product.sources[:2]
     assert weight is not None and x is not None and product.op is not None
     dense = x.is_contiguous and x.dtype is DType.F32
     matrices = product.op.name == "mulmat_id" or weight.n_elements == weight.ne[0] * weight.ne[1]
-    return dense and weight.is_contiguous and matrices and not weight.ne[0] % _BLOCK
+    large = weight.n_elements >= LEAST and not weight.ne[0] % _BLOCK
+    return dense and weight.is_contiguous and matrices and large
 
 
 class Products:
@@ -73,10 +78,11 @@ class Products:
                 self._ctx, lib.GGML_TYPE_I8, size, self._n_threads
             )
         order = self._order(ids, weight) if ids else None
-        key = x, ids
+        together = max(1, lib.ggml_blck_size(weight.type) // _BLOCK)
+        key = x, ids, together
         columns = self._columns.get(key)
         if columns is None:
-            columns = self._quantize(x, ids, order, weight)
+            columns = self._quantize(x, ids, order, weight, together)
             if shared:
                 self._columns[key] = columns
         sources = (weight, columns, self._panels)
@@ -95,14 +101,15 @@ class Products:
             self._orders[ids] = order
         return order
 
-    def _quantize(self, x: Any, ids: Any, order: Any, weight: Any) -> Any:
+    def _quantize(self, x: Any, ids: Any, order: Any, weight: Any, together: int) -> Any:
+        """The columns, with one scale for so many blocks `together`."""
         k, *n = x.ne
+        count, sources = math.prod(n), (x,)
         if ids:
-            groups = (order.ne[0] - weight.ne[2] - 1) if order else 0
-            size = lib.ggmodel_columns_bytes(k, groups)
-            return self._op(lib.GGML_TYPE_I8, (size, 1, 1, 1), (x, order, ids, weight), _QUANTIZE)
-        size = lib.ggmodel_columns_bytes(k, math.prod(n))
-        return self._op(lib.GGML_TYPE_I8, (size, 1, 1, 1), (x,), _QUANTIZE)
+            sources = (x, order, ids, weight)
+            count = (order.ne[0] - weight.ne[2] - 1) if order else 0
+        ne = (lib.ggmodel_columns_bytes(k, count), 1, 1, 1)
+        return self._op(lib.GGML_TYPE_I8, ne, sources, _QUANTIZE, data=together)
 
     def _op(
         self,
@@ -111,9 +118,17 @@ class Products:
         sources: tuple[Any, ...],
         kernel: Any,
         threads: int = _ALL_THREADS,
+        data: int = 0,
     ) -> Any:
         if not all(sources):
             return ffi.NULL  # an assert has failed
         return lib.ggml_custom_4d(
-            self._ctx, dtype, *ne, list(sources), len(sources), kernel, threads, ffi.NULL
+            self._ctx,
+            dtype,
+            *ne,
+            list(sources),
+            len(sources),
+            kernel,
+            threads,
+            ffi.cast("void *", data),
         )
