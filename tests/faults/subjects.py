@@ -30,6 +30,7 @@ TYPES = (DType.F32, DType.F16, DType.BF16, DType.Q8_0)
 # Models in folders of families; the others have the folder's name.
 FAMILIES = {
     "cohere": ("cohere2", "command_r"),
+    "encoders": ("eurobert", "modern_bert", "mpnet", "nomic_bert"),
     "falcon": ("falcon_h1",),
     "granite": ("granite", "granitehybrid"),
     "jamba": ("jamba",),
@@ -59,7 +60,8 @@ def served_by(path: str) -> tuple[str, ...]:
     """The architectures of a model file, by the names of their goldens."""
     folder, name = path.split("/")
     family = FAMILIES.get(folder, (folder,))
-    return (name.removesuffix(".py"),) if folder in FAMILIES else family
+    own = name.removesuffix(".py")
+    return (own,) if own in family else family
 
 
 def subjects(architecture: str) -> list[Subject]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from ggmodel.model import config_class, find
 from ggmodel.model.config import key_fields
+from ggmodel.model.registry import supported
 from ggmodel.workbench.unread import KEPT
 from tests.faults.rules.seeds import (
     ATTENTION,
@@ -34,13 +35,19 @@ def _numbers(source: Source) -> dict[str, tuple[object, tuple[str, ...]]]:
     in config.json."""
     architecture = served_by(source.path)[0]
     numbers = dict[str, tuple[object, tuple[str, ...]]]()
-    for name, field, *_ in key_fields(config_class(find(architecture.replace("_", "-")))):
+    for name, field, *_ in key_fields(config_class(find(_registered(architecture)))):
         plain = isinstance(field.default, bool | float) or field.default is None
         if plain and field.names[0] not in KEPT:
             paths = [path for path in field.hf if isinstance(path, str)]
             last = (re.split("[.:]", path)[-1] for path in paths)
             numbers[name] = field.default, (name, *last)
     return numbers
+
+
+def _registered(architecture: str) -> str:
+    """The name of an architecture in files, of that of its goldens."""
+    names = (name for name in supported() if name.replace("-", "_") == architecture)
+    return next(names, architecture)
 
 
 @rule("number for a key")
