@@ -52,11 +52,11 @@ def with_experts() -> Checkpoint:
 @pytest.mark.parametrize(
     ("case", "names", "template"),
     [
-        # Qwen3-Next: two matrices in place of four, and no other difference.
+        # Two matrices in place of four, and no other difference: that is Qwen3-Next.
         (
             "qwen35/experts",
             {"in_proj_(qkv|z)": "in_proj_qkvz", "in_proj_(a|b)": "in_proj_ba"},
-            "qwen35moe",
+            "qwen3next",
         ),
         # Other names of the same blocks, which EXAONE 4 has as well as OLMo 2.
         ("olmo2/plain", {"q_norm": "q_layernorm"}, "exaone4"),
