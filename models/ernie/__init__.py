@@ -1,1 +1,1 @@
-"""ERNIE: the architecture `ernie4_5` (ERNIE 4.5, dense)."""
+"""ERNIE: the architectures `ernie4_5` (ERNIE 4.5, dense) and `ernie4_5-moe`."""

@@ -1,1 +1,1 @@
-"""EXAONE: the architecture `exaone4` (EXAONE 4)."""
+"""EXAONE: the architectures `exaone4` (EXAONE 4) and `exaone-moe` (K-EXAONE)."""

@@ -90,9 +90,6 @@ class Experts(nn.GatedExperts):
     )
     shared: SharedMLP = gguf(suffix="_shexp", hf="shared_mlp")
 
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) + self.shared(x)
-
 
 class Layer(nn.PreNormLayer):
     attn: nn.PermutedAttention | nn.Mamba2 = gguf(hf=("self_attn", "mamba"))

@@ -11,7 +11,6 @@ from ggmodel import Tensor, gguf, nn, register
 from ggmodel.kvcache import Causal
 from ggmodel.ml import Context, RopeType
 from ggmodel.model import Batch, Input, Multimodal, MultimodalEmbedding, Pixels, Prepared
-from ggmodel.models.qwen.qwen3 import Experts
 from ggmodel.nn import Linear, RMSNorm
 
 from .config import InternVLConfig
@@ -31,7 +30,7 @@ class Attention(nn.Attention):
 
 class Layer(nn.PreNormLayer):
     attn: Attention
-    ffn: nn.GatedMLP | Experts
+    ffn: nn.GatedMLP | nn.GatedExperts
 
 
 PAIRS = dict.fromkeys(("qwen2", "qwen3", "qwen3moe"), "internvl")

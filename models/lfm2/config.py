@@ -33,33 +33,26 @@ def _taps(hf: Mapping[str, Any]) -> int:
 
 
 def _gating(hf: Mapping[str, Any]) -> int | None:
-    return SIGMOID if hf.get("num_experts") else None
+    return nn.SIGMOID if hf.get("num_experts") else None
 
 
 def _biased(hf: Mapping[str, Any]) -> bool | None:
     return None if hf.get("use_expert_bias", True) or not hf.get("num_experts") else False
 
 
-SIGMOID = 2  # in llama.cpp's list of functions that weigh experts
-
-
-class Lfm2Config(nn.HybridConfig):
+class Lfm2Config(nn.HybridConfig, nn.ExpertsConfig):
     # The tensors tell the same.
-    fixed, unread = {"conv_bias": ..., "tie_embedding": ...}, ("dense_layers", "gating")
+    fixed = {"conv_bias": ..., "tie_embedding": ...}
 
     ffn: int = kv("feed_forward_length", hf=_width)
     each_kv_heads: list = kv("attention.head_count_kv", hf=_kv_heads)
     eps: float = kv("attention.layer_norm_rms_epsilon", hf="norm_eps")
     kernel: int = kv("shortconv.l_cache", hf=_taps, least=2)
-    experts: int = kv("expert_count", hf="num_experts", default=0)
-    experts_used: int = kv("expert_used_count", hf="num_experts_per_tok", default=0)
-    expert_ffn: int = kv("expert_feed_forward_length", hf="moe_intermediate_size", default=0)
-    dense_layers: int = kv("leading_dense_block_count", hf="num_dense_layers", default=0)
-    gating: int = kv("expert_gating_func", hf=_gating, default=SIGMOID)
+    gating: int = kv("expert_gating_func", hf=_gating, default=nn.SIGMOID)
     normalize: bool = kv("expert_weights_norm", hf="norm_topk_prob", default=True)
-    expert_scale: float = kv("expert_weights_scale", hf="routed_scaling_factor", default=1.0)
     # Not a key of llama.cpp: the bias is then zeros.
     biased: bool = kv("use_expert_bias", hf=_biased, default=True)
     activation: Any = "silu"
+    epsilon: Any = 1e-6
     three_widths = property(lambda h: 3 * h.width)
     states = property(lambda h: Recurrent(conv=(h.kernel - 1, h.width)))

@@ -10,10 +10,10 @@ import numpy as np
 from ggmodel import Module, Tensor, gguf, nn, register
 from ggmodel.errors import ConfigError
 from ggmodel.kvcache import LayerStates
-from ggmodel.model import Batch, Computed, Operation, Stack
+from ggmodel.model import Batch, Computed, Operation
 from ggmodel.nn import ExpertLinear, Linear, RMSNorm
 
-from .config import SIGMOID, Lfm2Config
+from .config import Lfm2Config
 
 
 class Squeeze(Operation):
@@ -59,10 +59,6 @@ class FeedForward(nn.GatedMLP):
     down: Linear = gguf("ffn_down", hf="w2", shape=("ffn", "width"))
 
 
-def _experts(name: str, hf: str, *shape: str) -> ExpertLinear:
-    return gguf(name, hf=Stack(f"experts.{{}}.{hf}", "experts"), shape=(*shape, "experts"))
-
-
 def _no_bias(hf: Mapping[str, Any]) -> np.ndarray:
     """Zeros for checkpoints without, since llama.cpp needs a bias."""
     if hf.get("use_expert_bias", True):
@@ -82,26 +78,15 @@ class IfBiased(Operation):
 
 class Experts(nn.GatedExperts):
     config: Lfm2Config
-    router: Linear = gguf("ffn_gate_inp", hf="gate", shape=("width", "experts"))
     bias: Tensor = gguf(
         "exp_probs_b.bias",
         hf=("expert_bias", Computed(_no_bias)),
         op=IfBiased(),
         shape=("experts",),
     )
-    gate: ExpertLinear = _experts("ffn_gate_exps", "w1", "width", "expert_ffn")
-    up: ExpertLinear = _experts("ffn_up_exps", "w3", "width", "expert_ffn")
-    down: ExpertLinear = _experts("ffn_down_exps", "w2", "expert_ffn", "width")
-
-    def choose(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The bias counts in the choice of experts, not in their weights."""
-        h, scores = self.config, self.router(x).sigmoid()
-        ids = (scores + self.bias).top_k(h.experts_used)
-        weights = scores.reshape(1, h.experts, -1).rows(ids)
-        if h.normalize:
-            total = weights.reshape(h.experts_used, -1).sum_rows().reshape(1, 1, -1)
-            weights = weights.div(total + total.fill(1e-6))
-        return ids, weights.scale(h.expert_scale)
+    gate: ExpertLinear = nn.stacked("gate", "w1")
+    up: ExpertLinear = nn.stacked("up", "w3")
+    down: ExpertLinear = nn.stacked("down", "w2")
 
 
 class Layer(nn.PreNormLayer):
@@ -116,11 +101,6 @@ class LFM2(nn.HybridDecoder):
     config: Lfm2Config
     layers: list[Layer]
     norm: RMSNorm = gguf("token_embd_norm", hf="model.embedding_norm", shape=("width",))
-
-    def validate(self) -> None:
-        super().validate()
-        if (gating := self.config.gating) != SIGMOID:
-            raise ConfigError(f"expert_gating_func is {gating}; supported: {SIGMOID}, sigmoid")
 
 
 @register("lfm2moe", hf="Lfm2MoeForCausalLM")

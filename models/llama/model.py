@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from ggmodel import gguf, kv, nn, register
 from ggmodel.kvcache import Causal
-from ggmodel.model import Stack
-from ggmodel.nn import ExpertLinear, Linear
+from ggmodel.nn import ExpertLinear
 
 
 class LlamaConfig(nn.DecoderConfig):
@@ -16,15 +15,10 @@ class LlamaConfig(nn.DecoderConfig):
     experts_used: int = kv("expert_used_count", hf="num_experts_per_tok", default=0)
 
 
-def _experts(name: str, hf: str, *shape: str) -> ExpertLinear:
-    return gguf(name, hf=Stack(f"experts.{{}}.{hf}", "experts"), shape=(*shape, "experts"))
-
-
 class Experts(nn.GatedExperts):
-    router: Linear = gguf("ffn_gate_inp", hf="gate", shape=("width", "experts"))
-    gate: ExpertLinear = _experts("ffn_gate_exps", "w1", "width", "ffn")
-    up: ExpertLinear = _experts("ffn_up_exps", "w3", "width", "ffn")
-    down: ExpertLinear = _experts("ffn_down_exps", "w2", "ffn", "width")
+    gate: ExpertLinear = nn.stacked("gate", "w1", "ffn")
+    up: ExpertLinear = nn.stacked("up", "w3", "ffn")
+    down: ExpertLinear = nn.stacked("down", "w2", "ffn")
 
 
 class Layer(nn.PreNormLayer):

@@ -67,6 +67,7 @@ class Llama4Config(nn.DecoderConfig, nn.ImageConfig):
     experts: int = kv("expert_count", hf="num_local_experts", default=0)
     experts_used: int = kv("expert_used_count", hf="num_experts_per_tok", default=0)
     expert_ffn: int = kv("expert_feed_forward_length", hf="intermediate_size")
+    shared_ffn = property(lambda h: h.expert_ffn)
     # The tensors tell which layers have experts; other programs need it.
     expert_step: int = kv("interleave_moe_layer_step", hf="interleave_moe_layer_step", default=1)
 

@@ -63,19 +63,13 @@ def _experts(name: str, hf: str | Part, *shape: str) -> Tensor:
     return gguf(f"ffn_{name}_exps.weight", hf=hf, op=Transpose(), shape=(*shape, "experts"))
 
 
-class Shared(nn.GatedMLP):
-    gate: Linear = gguf("ffn_gate", hf="gate_proj", shape=("width", "expert_ffn"))
-    up: Linear = gguf("ffn_up", hf="up_proj", shape=("width", "expert_ffn"))
-    down: Linear = gguf("ffn_down", hf="down_proj", shape=("expert_ffn", "width"))
-
-
 class Experts(Module):
     config: Llama4Config
     router: Linear = gguf("ffn_gate_inp", hf="router", shape=("width", "experts"))
     gate: Tensor = _experts("gate", _half(0), "width", "expert_ffn")
     up: Tensor = _experts("up", _half(1), "width", "expert_ffn")
     down: Tensor = _experts("down", "experts.down_proj", "expert_ffn", "width")
-    shared: Shared = gguf(suffix="_shexp", hf="shared_expert")
+    shared: nn.SharedExpert = gguf(hf="shared_expert")
 
     def forward(self, x: Tensor) -> Tensor:
         h, scores = self.config, self.router(x)

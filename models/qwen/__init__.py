@@ -1,1 +1,1 @@
-"""Qwen: the architectures `qwen2`, `qwen3` and `qwen3moe`."""
+"""Qwen: the architectures `qwen2`, `qwen2moe`, `qwen3` and `qwen3moe`."""

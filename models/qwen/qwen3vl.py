@@ -14,7 +14,7 @@ from ggmodel.errors import ConfigError
 from ggmodel.kvcache import Causal
 from ggmodel.ml import Context, RopeType
 from ggmodel.model import Batch, Sources
-from ggmodel.nn import ExpertLinear, Linear, RMSNorm
+from ggmodel.nn import ExpertLinear
 
 SECTIONS = [24, 20, 20, 0]  # of transformers' rope, where a config says nothing
 
@@ -38,11 +38,6 @@ class Qwen3VLMoeConfig(Qwen3VLConfig):
     experts: int = kv("expert_count", hf=("num_experts", "num_local_experts"))
     experts_used: int = kv("expert_used_count", hf="num_experts_per_tok")
     expert_ffn: int = kv("expert_feed_forward_length", hf="moe_intermediate_size")
-
-
-class Attention(nn.Attention):
-    q_norm: RMSNorm = gguf("attn_q_norm", hf="q_norm", shape=("head_dim",))
-    k_norm: RMSNorm = gguf("attn_k_norm", hf="k_norm", shape=("head_dim",))
 
 
 @dataclass(frozen=True)
@@ -93,18 +88,17 @@ class Down(ExpertLinear):
 
 
 class Experts(nn.GatedExperts):
-    router: Linear = gguf("ffn_gate_inp", hf="gate", shape=("width", "experts"))
     gate: Gate = gguf("ffn_gate_exps", hf="experts", shape=("width", "expert_ffn", "experts"))
     up: Up = gguf("ffn_up_exps", hf="experts", shape=("width", "expert_ffn", "experts"))
     down: Down = gguf("ffn_down_exps", hf="experts", shape=("expert_ffn", "width", "experts"))
 
 
 class Layer(nn.PreNormLayer):
-    attn: Attention
+    attn: nn.NormedAttention
 
 
 class ExpertLayer(nn.PreNormLayer):
-    attn: Attention
+    attn: nn.NormedAttention
     ffn: nn.GatedMLP | Experts
 
 

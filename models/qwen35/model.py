@@ -49,22 +49,12 @@ class Down(ExpertLinear):
     weight = gguf("weight", hf=("down_proj", Stack("{}.down_proj.weight", "experts")))
 
 
-class SharedMLP(nn.GatedMLP):
-    gate: Linear = gguf("ffn_gate", hf="gate_proj", shape=("width", "shared_ffn"))
-    up: Linear = gguf("ffn_up", hf="up_proj", shape=("width", "shared_ffn"))
-    down: Linear = gguf("ffn_down", hf="down_proj", shape=("shared_ffn", "width"))
-
-
 class Experts(nn.GatedExperts):
-    router: Linear = gguf("ffn_gate_inp", hf="gate", shape=("width", "experts"))
     gate: Gate = gguf("ffn_gate_exps", hf="experts", shape=("width", "expert_ffn", "experts"))
     up: Up = gguf("ffn_up_exps", hf="experts", shape=("width", "expert_ffn", "experts"))
     down: Down = gguf("ffn_down_exps", hf="experts", shape=("expert_ffn", "width", "experts"))
-    shared: SharedMLP = gguf(suffix="_shexp", hf="shared_expert")
+    shared: nn.SharedExpert = gguf(hf="shared_expert")
     share: Linear = gguf("ffn_gate_inp_shexp", hf="shared_expert_gate", shape=("width", 1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) + self.shared(x) * self.share(x).sigmoid()
 
 
 class Layer(nn.PreNormLayer):

@@ -17,7 +17,8 @@ import pytest
 
 import ggmodel
 from ggmodel.convert import convert
-from ggmodel.convert.llama_cpp import FIXED, refusals
+from ggmodel.convert.llama_cpp import refusals
+from ggmodel.convert.llama_cpp_tables import FIXED
 from ggmodel.errors import ConfigError, Unsupported
 from ggmodel.gguf_file import open_gguf
 from ggmodel.model import config_class, find
@@ -48,6 +49,23 @@ NOTES: dict[str, list[str]] = {
     "ernie4_5/wide": [
         f"{REFUSES}it has no place for blk.0.ffn_{part}.bias" for part in ("gate", "up", "down")
     ],
+    "afmoe/plain": [f"{REFUSES}it has no place for blk.0.attn_output.bias"],
+    "deepseek2/v2_groups": [
+        f"{REFUSES}it has no place for blk.0.attn_{part}.bias"
+        for part in ("output", "q_a", "kv_a_mqa")
+    ],
+    "deepseek2/v3_plain": [f"{DIFFERS}rope.scaling.yarn_attn_factor is 1.1386"],
+    "dots1/groups": [f"{REFUSES}attention.head_count_kv is 2, not 4"],
+    "dots1/window": [
+        f"{REFUSES}it has no place for blk.0.attn_output.bias",
+        f"{REFUSES}it needs output.weight",
+    ],
+    "ernie4_5_moe/sparse": [
+        f"{REFUSES}interleave_moe_layer_step is 2, not 1",
+        f"{REFUSES}it has no place for output.bias",
+        *(f"{REFUSES}it has no place for blk.0.ffn_{p}.bias" for p in ("gate", "up", "down")),
+    ],
+    "exaone_moe/groups": [f"{REFUSES}it needs output.weight"],
     "gemma2/low_caps": [f"{DIFFERS}attention.scale is 0.25, and it computes with 0.17677"],
     "gemma2/no_caps": [f"{DIFFERS}{cap}_logit_softcapping is 0" for cap in ("attn", "final")],
     "gemma2/untied": [
@@ -156,16 +174,26 @@ NOTES: dict[str, list[str]] = {
         f"{REFUSES}ssm.inner_size is 192, not 128",
         *(f"{REFUSES}it has no place for blk.1.ssm_{part}.bias" for part in ("in", "out")),
     ],
+    "minimax_m2/whole_rope": [f"{REFUSES}it needs output.weight"],
     "mistral/window": [f"{REFUSES}it has no architecture 'mistral'"],
     "mllama/images": [f"{REFUSES}it has no architecture 'mllama'"],
     "mistral3/ministral": [
         f"{DIFFERS}vision.rope.freq_base is 100.0, and it computes with 10000.0",
     ],
     "olmo/clipped": [f"{REFUSES}it has no place for blk.0.attn_output.bias"],
+    "olmoe/bias": [
+        f"{REFUSES}it has no place for blk.0.attn_output.bias",
+        f"{REFUSES}it needs output.weight",
+    ],
     "olmo2/bias": [f"{REFUSES}it has no place for blk.0.attn_output.bias"],
     "olmo2/tied": [f"{REFUSES}it needs output.weight"],
     "olmo2/windows": [f"{DIFFERS}rope.scaling.yarn_attn_factor is 1.2, and it computes with 1.207"],
     "phi3/window": [DIFFERS + WINDOW.format(8)],
+    "qwen2moe/some_dense": [
+        *(f"{REFUSES}it has no place for blk.0.ffn_{p}.weight" for p in ("gate", "up", "down")),
+        f"{REFUSES}it needs output.weight",
+    ],
+    "qwen2moe/window": [DIFFERS + WINDOW.format(8)],
     "qwen2/layer_types": [DIFFERS + WINDOW.format(8)],
     "qwen2/odd_head_dim": [f"{REFUSES}attention.key_length is 24, not 16"],
     "qwen2/window": [DIFFERS + WINDOW.format(8)],
@@ -212,6 +240,9 @@ NOTES: dict[str, list[str]] = {
 }
 # llama.cpp computes the same: there are no notes.
 SAME = """
+    afmoe/published dots1/published ernie4_5_moe/published exaone_moe/published
+    minimax_m2/published deepseek2/lite deepseek2/v3 glm4moe/air glm4moe/groups glm4moe/whole_rope
+    olmoe/published olmoe/linear_rope qwen2moe/published
     cohere2/linear_rope cohere2/published command_r/published gemma2/published gemma3/images
     gemma3/softcap gemma3/untied gemma4/dense gemma4/experts gemma4/images_dense
     apertus/plain ernie4_5/plain exaone4/plain glm4/plain glm4/wide gpt2/plain

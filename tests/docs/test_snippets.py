@@ -48,6 +48,8 @@ ELSEWHERE = {
     "docs/conversations.md": "tests/docs/test_documents.py",
     "docs/convert.md": "tests/convert/test_document.py",
     "docs/distributed.md": "tests/ml/rpc/test_document.py",
+    "docs/experts.md": "tests/docs/test_blocks.py",
+    "docs/latent.md": "tests/docs/test_blocks.py",
     "docs/memory.md": "tests/docs/test_documents.py",
     "docs/models.md": "tests/docs/test_documents.py",
     "docs/names.md": "tests/cli/test_names.py",

@@ -10,7 +10,8 @@ import pytest
 
 from ggmodel.convert.declaration import plan
 from ggmodel.convert.from_hf import normalize, read_config
-from ggmodel.convert.llama_cpp import BY_DEPTH, FIXED, NEEDED, SURPLUS, knows
+from ggmodel.convert.llama_cpp import knows
+from ggmodel.convert.llama_cpp_tables import BY_DEPTH, FIXED, NEEDED, SURPLUS
 from ggmodel.model import config_class, find, find_hf, supported
 from ggmodel.model.config import key_fields
 from ggmodel.model.module import of_tower
@@ -35,6 +36,8 @@ FILES = {
     "granitehybrid": "granite-hybrid",
     "hunyuan-dense": "hunyuan-vl",
     "nemotron_h": "nemotron-h",
+    "ernie4_5-moe": "ernie4-5",
+    "glm4moe": "glm4-moe",
     "paddleocr": "ernie4-5",
     "seed_oss": "seed-oss",
 }
@@ -49,6 +52,8 @@ OVERRIDDEN = {
             "qwen2vl",
             "olmo2",
             "phi3",
+            "qwen2moe",
+            "olmoe",
             "cohere2",
             "command-r",
             "lfm2",
@@ -62,6 +67,9 @@ OVERRIDDEN = {
     ("jamba", "ssm.inner_size"): "GGML_ASSERT(2 * n_embd == d_inner);",
     ("mamba", "ssm.inner_size"): "only an expansion factor of 2 is supported for now",
     ("exaone4", "attention.sliding_window"): "if (hparams.n_layer() == 64) {",
+    ("dots1", "attention.head_count_kv"): "n_embd_head_k * n_head, n_embd_head_k * n_head, n_embd",
+    ("afmoe", "attention.sliding_window_pattern"): "hparams.n_no_rope_layer_step > 0 &&",
+    ("ernie4_5-moe", "interleave_moe_layer_step"): "(i) >= hparams.n_layer_dense_lead) {",
     ("gemma2", "attn_logit_softcapping"): "hparams.attn_soft_cap = true;",
     ("gemma2", "final_logit_softcapping"): "1.0f / hparams.f_final_logit_softcapping",
 }
@@ -72,12 +80,23 @@ PARTLY = {"gemma3n": {f"blk.*.attn_{part}.weight" for part in ("k", "v", "k_norm
 # Tensors that some models have: dense or with experts, with an embedding for each layer or not.
 _EXPERTS = ("blk.*.ffn_", "blk.*.exp_probs_b")
 CHOICES: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("granite", "llama", "llama4", "lfm2", "mistral3", "paddleocr"), _EXPERTS),
     "nemotron_h": ("blk.*.ffn_", "blk.*.ssm_", "blk.*.attn_", "blk.*.exp_probs_b"),
     "jamba": ("blk.*.ffn_", "blk.*.ssm_", "blk.*.attn_"),
     "granitehybrid": ("blk.*.ffn_", "blk.*.ssm_", "blk.*.attn_"),
     **dict.fromkeys(
-        ("ernie4_5", "granite", "llama", "llama4", "lfm2", "mistral3", "paddleocr"), _EXPERTS
+        (
+            "afmoe",
+            "dots1",
+            "ernie4_5",
+            "ernie4_5-moe",
+            "granite",
+            "llama",
+            "llama4",
+            "lfm2",
+            "mistral3",
+            "paddleocr",
+        ),
+        _EXPERTS,
     ),
     "gemma4": (
         *("blk.*.ffn_", "blk.*.post_ffw_norm_", "blk.*.pre_ffw_norm_"),
@@ -86,7 +105,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 # create_tensor(tn(LLM_TENSOR_NAME, "weight", i), {shape}, flags); few have no "weight"
 _CALL = re.compile(
-    r"create_tensor\(tn\((LLM_TENSOR_\w+) *(?:,\s*\"(\w+)\")?[^)]*\),\s*\{[^}]*\},\s*([^;]*)\)"
+    r"create_tensor\(\s*tn\((LLM_TENSOR_\w+) *(?:,\s*\"(\w+)\")?[^)]*\),\s*\{[^}]*\},\s*([^;]*)\)"
 )
 
 

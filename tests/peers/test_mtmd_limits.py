@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ggmodel.audio import Audio, whisper_mel
-from ggmodel.convert.llama_cpp import FIXED
+from ggmodel.convert.llama_cpp_tables import FIXED
 from ggmodel.workbench.golden import nmse
 from tests.audio.sounds import tones
 from tests.peers.laid import both_laid, laid_by, ours

@@ -37,13 +37,17 @@ def run_of(outcome: golden.Outcome, name: str) -> golden.runs.Run:
     return next(run for run in outcome.runs if run.name == name)
 
 
-BIASED = "(scores + self.bias).top_k", "scores.top_k"
 SOFTMAX = "self.router(x).sigmoid()", "self.router(x).softmax()"
+DOWN = '    down: ExpertLinear = nn.stacked("down", "w2")\n'
 
 
-@pytest.mark.parametrize(("old", "new"), [BIASED, SOFTMAX], ids=["bias ignored", "softmax"])
-def test_another_choice_is_the_routers(tmp_path: Path, old: str, new: str):
-    models = changed(MODELS / "lfm2", tmp_path, "model.py", old, new)
+@pytest.mark.parametrize("router", ["sigmoid=True", "bias=self.bias"])
+def test_another_choice_is_the_routers(tmp_path: Path, router: str):
+    own = f"""{DOWN}
+    def choose(self, x):
+        return nn.choose_experts(self.router(x), self.config.experts_used, {router})
+"""
+    models = changed(MODELS / "lfm2", tmp_path, "model.py", DOWN, own)
     (outcome,) = golden.check(HERE / "lfm2", "experts", models)
     run = run_of(outcome, "routers")
     assert not (outcome.ok or run.ok)

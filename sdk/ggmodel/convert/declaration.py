@@ -84,7 +84,8 @@ def plan(
         split: vision tensors have the names of a file of their own.
     """
     walk = _Planner(config, set(names))
-    fields = walk.module(architecture(config), Slot(_Origin(split=split)))
+    model = architecture(config)
+    fields = walk.module(model, Slot(_Origin(split=split)))
     entries: dict[str, PlannedTensor] = {}
     read: dict[str, str] = {}
     for entry, path in fields.bound:
@@ -95,7 +96,7 @@ def plan(
     missing = [m for m in fields.missing if not walk.served(m.field, entries)]
     bound = [(entry.name, path) for entry, path in fields.bound]
     report = LoadReport(architecture.architecture, bound, missing, what=walk.what)
-    compare(report, read, names, architecture.ignore_hf)
+    compare(report, read, names, model.ignore_hf)
     return CheckpointPlan(list(entries.values()), report, walk.pairs(fields))
 
 

@@ -50,7 +50,8 @@ _OF_ROPE = frozenset(
     "finetuned".split()
 )
 # nn.RopeConfig reads it for the rope. DeepSeek's attention scales scores by it, too (transformers,
-# modeling_deepseek_v3, `yarn_apply_mscale`). No recorded class does; of others the author says it.
+# modeling_deepseek_v3, `yarn_apply_mscale`), as does nn.LatentConfig, which the recorded classes
+# that do have; of others the author says it.
 TWICE = "mscale_all_dim"
 TWICE_SAID = (
     "; some models scale scores of attention by it. If the reference does, name it in a "

@@ -393,6 +393,49 @@ class Part(_Rows):
 
 
 @dataclass(frozen=True)
+class HeadPart(Sources):
+    """Some neighbouring rows of each head of a fused tensor ("kv_b_proj.weight"), as a matrix a
+    head: [heads, rows, in].
+
+    Args:
+        name: of the fused tensor.
+        index: of this part.
+        rows: the number of rows of every part of a head, in order: numbers or config attributes.
+        heads: the number of heads, or the config attribute that holds it.
+    """
+
+    name: str
+    index: int
+    rows: tuple[int | str, ...]
+    heads: int | str
+
+    def names(self, config: Any) -> list[str]:
+        return [self.name]
+
+    def shape(self, shapes: list[tuple[int, ...]], config: Any) -> tuple[int, ...]:
+        return self.join([np.broadcast_to(np.float32(0), shapes[0])], config).shape
+
+    def join(self, parts: list[np.ndarray], config: Any) -> np.ndarray:
+        (whole,), (heads, rows, total) = parts, self._sizes(config)
+        if whole.ndim != 2 or len(whole) != heads * total:
+            raise ConfigError(
+                f"{self.name}: {list(whole.shape)} are not {heads} heads of {total} rows"
+            )
+        return whole.reshape(heads, total, -1)[:, rows]
+
+    def split(self, x: np.ndarray, config: Any) -> dict[str, Any]:
+        heads, rows, total = self._sizes(config)
+        places = np.arange(heads * total).reshape(heads, total)[:, rows]
+        return {self.name: (places.reshape(-1), x.reshape(places.size, -1))}
+
+    def _sizes(self, config: Any) -> tuple[int, slice, int]:
+        """Heads, the rows of one, and how many these are among."""
+        sizes = [value_of(config, size) for size in self.rows]
+        start = sum(sizes[: self.index])
+        return value_of(config, self.heads), slice(start, start + sizes[self.index]), sum(sizes)
+
+
+@dataclass(frozen=True)
 class Interleaved(_Rows):
     """Every n-th row of an interleaved tensor ("gate_up_proj": gate, up, gate, up, …).
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from ..errors import ConfigError
 from ..ml import Context, Tensor
@@ -163,6 +163,17 @@ class DecoderConfig(RopeConfig):
         raise ConfigError(f"{type(self).__name__}.hidden is called width now")
 
 
+class DraftingConfig(DecoderConfig):
+    """Those of a decoder that has layers for multi-token prediction (MTP) behind all others. They
+    draft further tokens, and are not loaded."""
+
+    fixed = {"num_nextn_predict_layers": ..., "num_mtp_layers": ...}
+
+    blocks: int = kv("block_count", hf="num_hidden_layers")
+    mtp_layers: int = kv("nextn_predict_layers", default=0, least=0)
+    layers: Any = property(lambda h: h.blocks - h.mtp_layers)
+
+
 def keep_rows(rows: Tensor | None, *tensors: Tensor) -> tuple[Tensor, ...]:
     """The rows I32 [m] of each tensor [d, n]: [d, m]; None keeps all rows. The last layer drops the
     rows whose results are not wanted, right after attention."""
@@ -221,6 +232,13 @@ class Attention(Module):
         if cache.rope is not None:
             q, k = cache.rotate(q, batch.positions), cache.rotate(k, batch.positions)
         return self.attend(q, k, v, cache)
+
+
+class NormedAttention(Attention):
+    """The same with norms of each query and key before they are rotated."""
+
+    q_norm: RMSNorm = gguf("attn_q_norm", hf="q_norm", shape=("head_dim",))
+    k_norm: RMSNorm = gguf("attn_k_norm", hf="k_norm", shape=("head_dim",))
 
 
 class PermutedAttention(Attention):
@@ -333,3 +351,32 @@ class Decoder(PlainDecoder):
 
     def left_out(self) -> str:
         return self.rotary.left_out()
+
+
+_MOST_DRAFTING = 8  # layers behind the others in published checkpoints
+
+
+class DraftingDecoder(Decoder):
+    """A decoder whose config is a `DraftingConfig`.
+
+    Attributes:
+        drafts_hf: patterns of further tensors of these layers in a checkpoint.
+    """
+
+    drafts_hf: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def ignore(self) -> tuple[str, ...]:
+        h = self.config
+        return tuple(f"blk.{i}.*" for i in range(h.layers, h.blocks))
+
+    @property
+    def ignore_hf(self) -> tuple[str, ...]:
+        first = self.config.blocks
+        layers = (f"model.layers.{first + i}.*" for i in range(_MOST_DRAFTING))
+        return (*self.drafts_hf, *layers)
+
+    def validate(self) -> None:
+        h = self.config
+        if h.layers < 1:
+            raise ConfigError(f"{h.mtp_layers} of {h.blocks} layers are MTP layers; none is left")

@@ -73,9 +73,6 @@ class Experts(nn.GatedExperts):
         least = best.slice(1, h.groups_used - 1, h.groups_used)
         return (groups + (sums - least).scale(1e9).clamp(-1e9, 0)).reshape(h.experts, -1)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) + self.shared(x)
-
 
 class Layer(nn.PreNormLayer):
     attn: Attention

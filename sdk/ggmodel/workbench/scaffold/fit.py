@@ -200,7 +200,7 @@ class Fit:
     hyperparameters: Hyperparameters
 
     @property
-    def score(self) -> tuple[bool, bool, int, int, int, bool, bool]:
+    def score(self) -> tuple[bool, bool, int, int, int, bool, bool, int]:
         # An embedding variant that fits equally well is a worse template. llama is the default.
         default = self.cls.architecture == "llama"
         usual = bool(self.read) or default
@@ -210,7 +210,9 @@ class Fit:
         misfits = unread + len(keys.missing) + len(keys.failed)
         corrected = len(self.translation.corrections)
         head = "head" in module_fields(self.cls)
-        return usual, self.named, -self.blocks - misfits, more, -corrected, head, default
+        needless = len(key_fields(config_class(self.cls)))  # of two alike the simpler one
+        more_than = -self.blocks - misfits, more, -corrected, head, default, -needless
+        return usual, self.named, *more_than
 
 
 def best_fit(

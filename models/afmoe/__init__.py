@@ -1,0 +1,5 @@
+"""AFMoE, Arcee's Trinity."""
+
+from .model import Afmoe
+
+__all__ = ["Afmoe"]

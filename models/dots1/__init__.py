@@ -1,0 +1,5 @@
+"""dots.llm1."""
+
+from .model import Dots1
+
+__all__ = ["Dots1"]

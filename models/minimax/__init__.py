@@ -1,0 +1,1 @@
+"""MiniMax: the architecture `minimax-m2`."""
