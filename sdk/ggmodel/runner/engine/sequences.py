@@ -395,7 +395,7 @@ class Sequences:
             if source is best and 2 * cached[best] < len(prompt):
                 source = taken
             kept = common_prefix(taken.tokens, prompt)
-            goes_on = taken is best and kept < taken.prompted
+            goes_on = taken is best and 0 < kept < taken.prompted
             rest = taken.prompted - kept + _ALIKE
             taken.stable = max(0, len(prompt) - rest) if goes_on else 0
             taken.begin(prompt, source, cached[source])
