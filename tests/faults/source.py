@@ -28,13 +28,14 @@ from typing import Any
 from ggmodel import Context, DType, Module, Tensor, gguf, kv, nn
 from ggmodel.ml import RopeType
 from ggmodel.model import Batch, LayerMemory, PermuteRope, Transpose
-from ggmodel.nn import CONFORMER_EPS, Embedding, Linear, RMSNorm, ScaledEmbedding
-from ggmodel.nn import activate, attention, choose_experts, keep_rows, sum_experts
+from ggmodel.nn import *
 from ggmodel.nn.decoder import scaled
+from ggmodel.nn.encoder import BODIES, _WORDS, segments
 """
 _BLOCKS = (nn.PreNormLayer, nn.GatedExperts, nn.Decoder, nn.Attention, nn.PermutedAttention)
 _BLOCKS += nn.SandwichLayer, nn.PerLayerEmbedding, nn.PerLayerInputs
-_BLOCKS += nn.ConformerFeedForward, nn.ConformerConv
+_BLOCKS += nn.ConformerFeedForward, nn.ConformerConv, nn.MixerLayer, nn.PlainDecoder
+_BLOCKS += nn.EncoderText, nn.Encoder
 # Blocks that fields name → the name of the class that is written out.
 _NAMED = {
     nn.Attention: "Attention",

@@ -57,13 +57,16 @@ _SIZES = ((40, 40), (90, 30), (30, 90), (17, 23), (300, 200))  # of pictures
 
 Numbers = dict[str, np.ndarray]
 
+# Files that serve more than the architecture that they are named after.
+SERVES = {"nomic_bert": ("nomic_bert", "jina_bert_v3")}
+
 
 def served_by(path: str) -> tuple[str, ...]:
     """The architectures of a model file, by the names of their goldens."""
     folder, name = path.split("/")
     family = FAMILIES.get(folder, (folder,))
     own = name.removesuffix(".py")
-    return (own,) if own in family else family
+    return SERVES.get(own) or ((own,) if own in family else family)
 
 
 def subjects(architecture: str) -> list[Subject]:
@@ -127,7 +130,7 @@ class Subject:
         """Results for everything that the golden has: logits, rows of images, vectors."""
         wanted = self.golden
         if isinstance(wanted, Embeddings):
-            ways = getattr(self.cases.module, "POOLING", (None,))
+            ways = self.cases.ways(wanted.config)
             return {f"{w}": np.array(model.embed(wanted.texts, pooling=w)) for w in ways}
         found = {"prompt": model.logits(wanted.prompt.tolist())}
         for name, picture in wanted.pictures.items():
