@@ -16,7 +16,8 @@ from ..model.walk import class_fields, instances
 from ..runner.loading.preparation import Preparation
 
 # The runner's and other programs': the longest sequence, the vocabulary, the pooling of embeddings.
-KEPT = ("context_length", "vocab_size", "pooling_type")
+KEPT = ("context_length", "vocab_size", "pooling_type", "classifier.pooling_type")
+_EXPERTS, _OF_EXPERTS = "_exps", "expert_"  # in names of tensors, and of keys
 
 
 def watch(config: Config) -> set[str]:
@@ -51,8 +52,9 @@ def unread(steps: Preparation, read: set[str]) -> Iterator[str]:
         if key in keys.metadata and field.names[0] not in KEPT
     }
     known = read | set(config.unread) | _named(steps)
+    dense = not any(_EXPERTS in name for name in steps.source.tensors)
     for name, key in given.items():
-        if name not in known:
+        if name not in known and not (dense and f".{_OF_EXPERTS}" in key):
             yield f"{key} = {getattr(config, name)!r:.60} ({name}): no forward reads it"
 
 
