@@ -201,11 +201,11 @@ def test_a_bert_does_without_its_heads(prefix: str):
     names = [prefix + name for name in names] + [*heads, "cls.seq_relationship.bias"]
     weights |= {name: np.ones(4, np.float32) for name in names}
     from_hf(find_hf(["BertModel"]), golden.config, weights)
-    with pytest.raises(LoadError, match=r"unused +classifier\.weight"):
+    with pytest.raises(LoadError, match=r"unused +qa_outputs\.weight"):
         from_hf(
             find_hf(["BertModel"]),
             golden.config,
-            weights | {"classifier.weight": np.ones(4, np.float32)},
+            weights | {"qa_outputs.weight": np.ones(4, np.float32)},
         )
 
 

@@ -44,8 +44,8 @@ def test_a_token_that_is_missing_is_an_error_unless_a_default_is_named(tokenizer
 
 
 def test_an_unknown_class_leads_to_a_new_architecture():
-    """Classes of one spelling are of other models: Glm4ForCausalLM is no Llama4ForCausalLM."""
-    with pytest.raises(ArchitectureError, match=r"Glm4ForCausalLM\. `ggmodel new NAME --hf") as e:
-        find_hf(["Glm4ForCausalLM"])
+    """Classes of one spelling are of other models: GlmForCausalLM is no Glm4ForCausalLM."""
+    with pytest.raises(ArchitectureError, match=r"GlmForCausalLM\. `ggmodel new NAME --hf") as e:
+        find_hf(["GlmForCausalLM"])
     assert "did you mean" not in str(e.value)
     assert "Served are " in str(e.value) and len(str(e.value)) < 400

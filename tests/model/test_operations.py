@@ -15,6 +15,9 @@ from ggmodel.model import (
     AddConstant,
     Chain,
     Computed,
+    Concat,
+    HeadPart,
+    HeadRows,
     Interleaved,
     LastRows,
     MXFP4Blocks,
@@ -55,7 +58,44 @@ def test_these_tests_know_all_operations():
         Chain,
         NegatedExp,
     }
-    assert every(Sources) == {Stack, Part, Interleaved, MXFP4Blocks, Computed}
+    sources = {Stack, Part, Interleaved, MXFP4Blocks, Computed, Concat, HeadPart, HeadRows}
+    assert every(Sources) == sources
+
+
+def test_a_chain_is_undone_from_its_end():
+    op, x = Chain(NegatedExp(), AddConstant(2.0), Transpose()), array(3, 4)
+    assert np.allclose(op.to_gguf(x, CONFIG), (2 - np.exp(x)).T)
+    assert np.allclose(op.to_hf(op.to_gguf(x, CONFIG), CONFIG), x, atol=1e-6)
+    assert op.shape((3, 4), CONFIG) == (4, 3)
+
+
+def test_parts_of_heads_of_a_fused_tensor():
+    """Four heads, each of 5 rows and 2: one part as matrices, and parts one after another."""
+    x = array(4 * 7, 3)
+    heads = x.reshape(4, 7, 3)
+    one = HeadPart("kv", 1, ("q_rows", "k_rows"), "heads")
+    assert np.array_equal(one.join([x], CONFIG), heads[:, 5:])
+    assert one.shape([(28, 3)], CONFIG) == (4, 2, 3)
+    both = HeadRows("kv", (1, 0), ("q_rows", "k_rows"), "heads")
+    want = np.concatenate([heads[:, 5:].reshape(-1, 3), heads[:, :5].reshape(-1, 3)])
+    assert np.array_equal(both.join([x], CONFIG), want)
+    assert both.shape([(28, 3)], CONFIG) == want.shape
+    for source, result in ((one, heads[:, 5:]), (both, want)):
+        places, values = source.split(result, CONFIG)["kv"]
+        assert np.array_equal(x[places], values)
+        with pytest.raises(ConfigError, match="heads"):
+            source.shape([(27, 3)], CONFIG)
+
+
+def test_tensors_one_after_another():
+    parts = [array(5, 3), array(2, 3, seed=1)]
+    op = Concat(("q", "k"), ("q_rows", "k_rows"))
+    whole = op.join(parts, CONFIG)
+    assert op.shape([(5, 3), (2, 3)], CONFIG) == whole.shape == (7, 3)
+    for name, part in zip("qk", parts, strict=True):
+        assert np.array_equal(op.split(whole, CONFIG)[name], part)
+    with pytest.raises(ConfigError, match="7 rows in all"):
+        op.shape([(5, 3), (3, 3)], CONFIG)
 
 
 SHAPES = st.lists(st.integers(1, 4), min_size=0, max_size=2)

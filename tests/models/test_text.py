@@ -66,7 +66,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("lfm2/published", {"attention.head_count_kv": [0, 0, -2, 0]}, "shape"),
     ("lfm2/published", {"shortconv.l_cache": 1}, "must be 2 or more"),
     ("lfm2/published", {"shortconv.l_cache": 4}, "shape"),
-    ("lfm2/experts", {"expert_gating_func": 1}, "supported: 2, sigmoid"),
+    ("lfm2/experts", {"expert_gating_func": 7}, "supported: 1, softmax, and 2"),
     ("lfm2/experts", {"expert_used_count": 5}, "top_k"),
     ("qwen35/published", {"attention.recurrent_layers": [True] * 4}, r"\[0, 1, 2\] of 4 by the te"),
     ("qwen35/published", {"attention.recurrent_layers": [True]}, r"\[0\] of 1 have states"),

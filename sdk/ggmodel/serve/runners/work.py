@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from ...bounds import limits
 from ...chat.messages import LISTS, item_of
-from ...errors import ConfigError, PromptError, PromptTooLong
+from ...errors import ConfigError, PromptError, PromptTooLong, Unsupported
 from ...runner import Grammar, LoadedModel
 from ...runner import Piece as Generated
 from ...runner.engine.scoring import Scoring
@@ -236,6 +236,8 @@ class Work:
         return [*ids[: most - 1], ids[-1]] if closed else ids[:most]
 
     def rank(self, request: Rank, check: Check) -> Ranks:
+        if not self.model.ranks:
+            raise Unsupported("the model has no head that ranks documents")
         tokens: list[int] = []
         for document in request.documents:
             check()
