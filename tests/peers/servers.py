@@ -50,9 +50,9 @@ def both(file: Path, embedding: bool = False) -> Iterator[Both]:
         peer(file, embedding) as address,
         running(str(file), *options) as mine,
         httpx.Client(base_url=mine.url, timeout=60) as ours,
-        # It closes a connection after five idle seconds, as the client would.
+        # It closes a connection after a stream without saying so, and after five idle seconds.
         httpx.Client(
-            base_url=address, timeout=60, limits=httpx.Limits(keepalive_expiry=1)
+            base_url=address, timeout=60, limits=httpx.Limits(max_keepalive_connections=0)
         ) as theirs,
     ):
         ours.post("/models/load", json={"model": file.stem}).raise_for_status()
@@ -73,7 +73,10 @@ def peer(file: Path, embedding: bool) -> Iterator[str]:
             yield address.decode().strip()
         except httpx.TransportError as error:
             ended = process.poll()  # None while it runs
-            raise AssertionError(f"{error}; llama.cpp's process ended with {ended}") from error
+            asked = f"{error.request.url}, llama.cpp at {address.decode().strip()}"
+            raise AssertionError(
+                f"{error} ({asked}); llama.cpp's process ended with {ended}"
+            ) from error
         finally:
             process.kill()
 

@@ -25,6 +25,7 @@ UNKNOWN = {
     "internvl",
     "mistral",
     "mllama",
+    "mpnet",
     "olmo_hybrid",
     "qwen2audio",
     "voxtral",

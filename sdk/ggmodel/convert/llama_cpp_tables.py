@@ -316,11 +316,16 @@ FIXED: Mapping[str, Sequence[Fixed]] = {
         _without_effect("tokenizer.ggml.token_type_count"),
     ),
     "eurobert": _SILU,
-    "nomic-bert": (*_SILU, _without_effect("tokenizer.ggml.token_type_count")),
+    "nomic-bert": (
+        *_SILU,
+        _without_effect("tokenizer.ggml.token_type_count"),
+        _without_effect("classifier.activation"),  # no checkpoint of it has a head
+    ),
     "jina-bert-v3": (
         *_YARN,
         _fixed("hidden_activation", "gelu", "gelu_new", "gelu_pytorch_tanh"),
         _without_effect("tokenizer.ggml.token_type_count"),
+        _without_effect("classifier.activation"),  # no checkpoint of it has a head
     ),
 }
 """Architecture → the hyperparameters that llama.cpp does not take from its files, or not as they
@@ -407,6 +412,7 @@ SURPLUS: Mapping[str, Sequence[str]] = {
         *(f"blk.*.{part}.bias" for part in ("attn_qkv", "ffn_up", "ffn_down", "attn_norm")),
         *(f"{part}.bias" for part in ("cls", "cls.norm", "output_norm", "token_embd_norm")),
     ),
+    "eurobert": _FACTORS,
     "nomic-bert": _FACTORS,
     "jina-bert-v3": _FACTORS,
 }
