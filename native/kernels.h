@@ -37,8 +37,20 @@ INLINE void interleave(const struct line * lines, int blocks, bool unsign, const
 
 /* Kernels: TILE rows times n columns of a group, from column `first`; `to` has where each begins. */
 
+/* The sums of TILE rows and a column so far, and those of a block or its half h: the order of all kernels. */
+INLINE __m512 add(__m512 sums, __m512i exact, const struct rows * w, const struct columns * x, int h, int column,
+                  bool halves, bool minima) {
+    __m512 part = _mm512_mul_ps(_mm512_cvtepi32_ps(exact), _mm512_set1_ps(x->scale[column]));
+    sums = _mm512_fmadd_ps(part, _mm512_loadu_ps(w->scale[h]), sums);
+    if (minima) {
+        float sum = x->sum[h][column] + (halves ? 0 : x->sum[1][column]);
+        sums = _mm512_fnmadd_ps(_mm512_loadu_ps(w->minimum[h]), _mm512_set1_ps(sum), sums);
+    }
+    return sums;
+}
+
 INLINE void multiply(const struct rows * w, const struct columns * x, int blocks, int first, int n,
-                          bool halves, bool minima, __m512 * sums) {
+                     bool halves, bool minima, __m512 * sums) {
     for (int b = 0; b < blocks; b++) {
         for (int h = 0; h < (halves ? 2 : 1); h++) {
             __m512i exact[8];
@@ -55,21 +67,15 @@ INLINE void multiply(const struct rows * w, const struct columns * x, int blocks
                     exact[j] = _mm512_dpbusd_epi32(exact[j], weights, _mm512_set1_epi32(four));
                 }
             }
-            __m512 scale = _mm512_loadu_ps(w[b].scale[h]), minimum = _mm512_loadu_ps(w[b].minimum[h]);
             for (int j = 0; j < n; j++) {
-                __m512 part = _mm512_mul_ps(_mm512_cvtepi32_ps(exact[j]), _mm512_set1_ps(x[b].scale[first + j]));
-                sums[j] = _mm512_fmadd_ps(part, scale, sums[j]);
-                if (minima) {
-                    float sum = x[b].sum[h][first + j] + (halves ? 0 : x[b].sum[1][first + j]);
-                    sums[j] = _mm512_fnmadd_ps(minimum, _mm512_set1_ps(sum), sums[j]);
-                }
+                sums[j] = add(sums[j], exact[j], w + b, x + b, h, first + j, halves, minima);
             }
         }
     }
 }
 
 INLINE void multiply_n(const struct rows * w, const struct columns * x, int blocks, int first, int n,
-                            bool halves, bool minima, __mmask16 rows, float * const * to, bool more) {
+                       bool halves, bool minima, __mmask16 rows, float * const * to, bool more) {
     __m512 sums[8];
     for (int j = 0; j < n; j++) {
         sums[j] = more ? _mm512_maskz_loadu_ps(rows, to[j]) : _mm512_setzero_ps();
@@ -82,17 +88,17 @@ INLINE void multiply_n(const struct rows * w, const struct columns * x, int bloc
 
 #define KERNEL(name, halves, minima)                                                                    \
     VNNI static void name(const struct rows * w, const struct columns * x, int blocks, int first, int n, \
-                          __mmask16 rows, float * const * to, bool more) {                        \
-        switch (n) {                                                                                     \
-            case 1: multiply_n(w, x, blocks, first, 1, halves, minima, rows, to, more); break;   \
-            case 2: multiply_n(w, x, blocks, first, 2, halves, minima, rows, to, more); break;   \
-            case 3: multiply_n(w, x, blocks, first, 3, halves, minima, rows, to, more); break;   \
-            case 4: multiply_n(w, x, blocks, first, 4, halves, minima, rows, to, more); break;   \
-            case 5: multiply_n(w, x, blocks, first, 5, halves, minima, rows, to, more); break;   \
-            case 6: multiply_n(w, x, blocks, first, 6, halves, minima, rows, to, more); break;   \
-            case 7: multiply_n(w, x, blocks, first, 7, halves, minima, rows, to, more); break;   \
-            default: multiply_n(w, x, blocks, first, 8, halves, minima, rows, to, more);         \
-        }                                                                                                \
+                          __mmask16 rows, float * const * to, bool more) {                              \
+        switch (n) {                                                                                    \
+            case 1: multiply_n(w, x, blocks, first, 1, halves, minima, rows, to, more); break;          \
+            case 2: multiply_n(w, x, blocks, first, 2, halves, minima, rows, to, more); break;          \
+            case 3: multiply_n(w, x, blocks, first, 3, halves, minima, rows, to, more); break;          \
+            case 4: multiply_n(w, x, blocks, first, 4, halves, minima, rows, to, more); break;          \
+            case 5: multiply_n(w, x, blocks, first, 5, halves, minima, rows, to, more); break;          \
+            case 6: multiply_n(w, x, blocks, first, 6, halves, minima, rows, to, more); break;          \
+            case 7: multiply_n(w, x, blocks, first, 7, halves, minima, rows, to, more); break;          \
+            default: multiply_n(w, x, blocks, first, 8, halves, minima, rows, to, more);                \
+        }                                                                                               \
     }
 
 KERNEL(multiply_32, false, false)
@@ -133,7 +139,7 @@ INLINE void exact_sums(const struct rows * w, const struct columns * x, bool hal
 #define RING 4
 
 INLINE void multiply_by_tiles(const struct rows * w, const struct columns * x, int blocks, int n, bool halves,
-                                    bool minima, __mmask16 rows, float * const * to, bool more) {
+                              bool minima, __mmask16 rows, float * const * to, bool more) {
     __m512 sums[GROUP];
     int32_t exact[RING][2 * GROUP][TILE] __attribute__((aligned(64)));
     for (int j = 0; j < GROUP; j++) {
@@ -148,15 +154,9 @@ INLINE void multiply_by_tiles(const struct rows * w, const struct columns * x, i
         }
         for (int h = 0; h < (halves ? 2 : 1); h++) {
             int32_t (*at)[TILE] = exact[b % RING] + h * GROUP;
-            __m512 scale = _mm512_loadu_ps(w[b].scale[h]), minimum = _mm512_loadu_ps(w[b].minimum[h]);
 #pragma GCC unroll 16
             for (int j = 0; j < GROUP; j++) {
-                __m512 part = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_load_si512(at[j])), _mm512_set1_ps(x[b].scale[j]));
-                sums[j] = _mm512_fmadd_ps(part, scale, sums[j]);
-                if (minima) {
-                    float sum = x[b].sum[h][j] + (halves ? 0 : x[b].sum[1][j]);
-                    sums[j] = _mm512_fnmadd_ps(minimum, _mm512_set1_ps(sum), sums[j]);
-                }
+                sums[j] = add(sums[j], _mm512_load_si512(at[j]), w + b, x + b, h, j, halves, minima);
             }
         }
     }
@@ -167,10 +167,10 @@ INLINE void multiply_by_tiles(const struct rows * w, const struct columns * x, i
     }
 }
 
-#define BY_TILES(name, halves, minima)                                                                       \
-    VNNI static void name(const struct rows * w, const struct columns * x, int blocks, int first, int n,     \
-                           __mmask16 rows, float * const * to, bool more) {                            \
-        multiply_by_tiles(w, x, blocks, n, halves, minima, rows, to, more);                           \
+#define BY_TILES(name, halves, minima)                                                                  \
+    VNNI static void name(const struct rows * w, const struct columns * x, int blocks, int first, int n, \
+                           __mmask16 rows, float * const * to, bool more) {                             \
+        multiply_by_tiles(w, x, blocks, n, halves, minima, rows, to, more);                             \
     }
 
 BY_TILES(tiles_32, false, false)
