@@ -164,8 +164,8 @@ class DecoderConfig(RopeConfig):
 
 
 class DraftingConfig(DecoderConfig):
-    """Those of a decoder that has layers for multi-token prediction (MTP) behind all others. They
-    draft further tokens, and are not loaded."""
+    """The hyperparameters of a decoder with layers for multi-token prediction (MTP) behind all
+    others. They draft further tokens, and are not loaded."""
 
     fixed = {"num_nextn_predict_layers": ..., "num_mtp_layers": ...}
 

@@ -155,7 +155,7 @@ class Tokenizer:
         self._first = [self.bos] if self.add_bos and self.bos is not None else []
         self._last = [closing] if self.add_eos and closing is not None else []
         between = vocab.token_id("seperator", closing)
-        # Those of the RoBERTa family have two between texts; older files do not say so.
+        # RoBERTa's family has two between texts; older files do not say so.
         roberta = vocab.model == "t5" and self.bos is not None
         roberta |= vocab.keys.get(PREFIX + "pre", str, "") == "roberta-bpe"
         doubled = self._flag("add_sep", between, roberta)

@@ -2,9 +2,8 @@
 
 ggml computes them as custom ops, in its thread pool: one node quantises the activations, whose
 result all products of the same activations read, and one multiplies. Weights are read as they lie
-in the file, and become bytes a panel at a time. On two threads of a Xeon with VNNI a product of 512
-columns takes 0.1 to 0.7 of the time that ggml's kernels take; with few columns ggml's are faster,
-so that both are tried (measurements.py).
+in the file, and become bytes a panel at a time. ggml's kernels are faster with few columns, so that
+both are tried (measurements.py); benchmarks/products.py compares them.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ LEAST = 1 << 17
 """Weights of a product: of fewer, as in tiny models, each thread has little but the start."""
 
 instructions = lib.ggmodel_use_products(TILES)
-"""Those in use, at most what this processor has."""
+"""The instructions in use, of those that this processor has."""
 
 
 def serves(dtype: DType) -> bool:
@@ -77,7 +76,7 @@ class Products:
             self._panels = lib.ggml_new_tensor_2d(
                 self._ctx, lib.GGML_TYPE_I8, size, self._n_threads
             )
-        order = self._order(ids, weight) if ids else None
+        order = self._order(ids, weight, shared) if ids else None
         together = max(1, lib.ggml_blck_size(weight.type) // _BLOCK)
         key = x, ids, together
         columns = self._columns.get(key)
@@ -91,14 +90,14 @@ class Products:
             return self._op(lib.GGML_TYPE_F32, ne, (*sources, order), _MULTIPLY_EXPERTS)
         return self._op(lib.GGML_TYPE_F32, (weight.ne[1], *list(x.ne)[1:]), sources, _MULTIPLY)
 
-    def _order(self, ids: Any, weight: Any) -> Any:
+    def _order(self, ids: Any, weight: Any, shared: bool) -> Any:
         """The columns by experts, in groups."""
         if (order := self._orders.get(ids)) is None:
             size = lib.ggmodel_order_values(ids.ne[0] * ids.ne[1], weight.ne[2])
-            sources = (ids, weight)
             ne = (size, 1, 1, 1)
-            order = self._op(lib.GGML_TYPE_I32, ne, sources, _SORT_EXPERTS, _ONE_THREAD)
-            self._orders[ids] = order
+            order = self._op(lib.GGML_TYPE_I32, ne, (ids, weight), _SORT_EXPERTS, _ONE_THREAD)
+            if shared:
+                self._orders[ids] = order
         return order
 
     def _quantize(self, x: Any, ids: Any, order: Any, weight: Any, together: int) -> Any:
