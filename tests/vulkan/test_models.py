@@ -15,7 +15,7 @@ import ggmodel
 from ggmodel.gguf_file import MemorySource
 from ggmodel.ml.devices import DeviceInfo
 from ggmodel.workbench.golden import nmse, source_of
-from tests.golden.files import GREEDY, Golden, load_golden
+from tests.golden.files import Golden, load_golden
 
 # ggml's kernels for Vulkan copy operands of products that are not contiguous, such as queries, to
 # F16: 2⁻²⁴ relative to the square, a few times over, 3e-8 for one attention. Flash attention on the
@@ -55,7 +55,7 @@ def test_logits_are_those_of_transformers(
     with ggmodel.load(source, **options(gpu_layers=layers)) as model:
         prompt = golden.prompt.tolist()
         assert nmse(model.logits(prompt), golden.logits) < HALF_QUERIES
-        done = model.generate(prompt, max_tokens=GREEDY, temperature=0)
+        done = model.generate(prompt, max_tokens=len(golden.greedy), temperature=0)
         [used] = model.memory.gpus
     assert done.tokens == golden.greedy.tolist()
     assert used.name == gpu.name
@@ -93,5 +93,6 @@ def test_several_requests_share_the_device(gpu: DeviceInfo):
     given = options(gpu_layers=-1, parallel=3)
     with ggmodel.load(source_of(golden), **given) as model:
         prompt = golden.prompt.tolist()
-        done = model.batch([prompt, prompt[:3], prompt], max_tokens=GREEDY, temperature=0)
+        prompts = [prompt, prompt[:3], prompt]
+        done = model.batch(prompts, max_tokens=len(golden.greedy), temperature=0)
     assert done[0].tokens == done[2].tokens == golden.greedy.tolist()

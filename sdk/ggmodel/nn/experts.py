@@ -12,7 +12,8 @@ from ..model.operations import Stack
 from .decoder import DecoderConfig, scaled
 from .layers import GatedMLP, Linear, activate, check_activation
 
-SOFTMAX, SIGMOID = 1, 2  # `expert_gating_func` in files
+SOFTMAX = 1  # `expert_gating_func` in files
+SIGMOID = 2
 _FAR = 1e30  # more than a number of float32 next to another one is apart, times any score
 
 
