@@ -78,6 +78,8 @@ def _model(asked: argparse.Namespace) -> Path:
     repository = (asked.hf_repo or "").rpartition("/")[2]
     if repository not in STAND_INS:
         sys.exit(f"no file takes the place of {asked.hf_repo} {asked.hf_file}")
+    if "reranker" in (asked.hf_file or ""):
+        return made(Path(os.environ["GGMODEL_STAND_INS"]) / "reranker.gguf")
     file, changes = STAND_INS[repository], dict[str, Any]()
     if asked.temp and repository != "models":  # a default of the server, and here of the file
         changes["general.sampling.temp"] = float(asked.temp)
@@ -94,6 +96,15 @@ def _model(asked: argparse.Namespace) -> Path:
     if repository == "models":
         changes["gemma-embedding.context_length"] = 1024
     return changed(file, changes, Path(os.environ["GGMODEL_STAND_INS"])) if changes else file
+
+
+def made(path: Path) -> Path:
+    """The reranker, written once."""
+    from tests.peers.llama_server.reranker import write
+
+    if not path.exists():
+        write(path)
+    return path
 
 
 def changed(file: Path, changes: dict[str, Any], folder: Path) -> Path:
