@@ -156,3 +156,48 @@ def test_a_pull_goes_on_where_its_client_leaves(client: ollama.Client, registry:
     end = time.monotonic() + 20
     while client.chat("bard:1b", ASK).eval_count != 5:  # loaded anew
         assert time.monotonic() < end
+
+
+def test_a_model_is_made_of_one_that_is_not_here(client: ollama.Client, registry: Registry):
+    steps = [*client.create("poet", from_="bard:1b", system="Rhyme.", stream=True)]
+
+    words = [step.status or "" for step in steps]
+    assert words[0] == "pulling manifest" and "verifying sha256 digest" in words
+    assert f"using existing layer sha256:{digest(STORIES)}" in words
+    assert words[-2:] == ["writing manifest", "success"]
+    weights = [step for step in steps if step.digest == f"sha256:{digest(STORIES)}"]
+    assert weights[-1].completed == weights[-1].total == len(STORIES)
+    assert {one.model for one in client.list().models} == {"poet:latest", "bard:1b"}
+    assert "SYSTEM Rhyme." in (client.show("poet").modelfile or "")
+    assert client.chat("poet", ASK).eval_count == 3  # as the base's parameters say
+
+    asked = len(registry.asked)
+    client.create("another", from_="bard:1b")
+    assert len(registry.asked) == asked
+    with pytest.raises(ollama.ResponseError, match="not found"):
+        client.copy("other", "twin")  # copies only what is here
+    assert len(registry.asked) == asked
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_base_that_does_not_come(client: ollama.Client, registry: Registry, stream: bool):
+    def failure(base: str, **options: Any) -> str:
+        with pytest.raises(ollama.ResponseError) as caught:
+            [*client.create("poet", from_=base, stream=stream, **options)]  # type: ignore[call-overload]
+        assert not client.list().models and not names.stored()
+        return f"{caught.value.status_code} {caught.value.error}"
+
+    assert "pull model manifest: file does not exist" in failure("none")
+    asked = len(registry.asked)
+    assert failure("two words").startswith("404 model 'two words' not found")
+    assert failure("./none.gguf").startswith("404 ")
+    assert "is not pulled" in failure("10.0.0.1/library/bard:1b")
+    assert failure("bard:1b", quantize="q9").startswith("400 ")
+    assert failure("bard:1b", parameters={"mirostat": 2}).startswith("400 ")
+    assert len(registry.asked) == asked  # told before anything comes
+    registry.cuts = 1000
+    assert "goes on where it stopped" in failure("bard:1b")
+    registry.cuts, registry.damaged = 0, ("model",)
+    assert "digest mismatch" in failure("bard:1b")
+    registry.damaged = ()
+    assert [*client.create("poet", from_="bard:1b", stream=True)][-1].status == "success"

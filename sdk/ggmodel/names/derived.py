@@ -18,7 +18,7 @@ from ..storage import atomic_write, locked, naming, need_unused
 from .blobs import Report, Step, blob_path, quiet
 from .go_template import as_jinja
 from .grammar import ollama_name
-from .layers import DerivedModel, layers_of, stored_base, uploads
+from .layers import DerivedModel, absent_base, layers_of, stored_base, uploads
 from .ollama import (
     LIBRARY,
     REGISTRY,
@@ -35,14 +35,18 @@ from .store_files import files_below
 _TRIES = 10  # of a model whose files are removed meanwhile
 
 
-def check(name: str, model: DerivedModel) -> None:
+def check(name: str, model: DerivedModel) -> str:
     """Looks whether a model can be created, before anything is.
+
+    Returns:
+        The name of the base if it is to be downloaded; else "".
 
     Raises:
         ConfigError, ModelNotFound, Unsupported: as for `create`.
     """
     _entry_of(name)
-    if stored_base(model) is None:
+    absent = absent_base(model)
+    if not absent and stored_base(model) is None:
         uploads(model.files)
     uploads(model.adapters, "adapter")
     check_parameters(model.params)
@@ -52,23 +56,29 @@ def check(name: str, model: DerivedModel) -> None:
         from ..convert.tensor_types import recipe_of
 
         recipe_of(model.quantize)
+    return absent
 
 
 def create(name: str, model: DerivedModel, report: Report = quiet) -> ResolvedModel:
-    """Creates a model, which replaces another one of that name.
+    """Creates a model, which replaces another one of that name. A base that is in no store is
+    downloaded, and stays.
 
     Args:
         report: called with each step.
 
     Raises:
         ConfigError: it is no name, or the model has neither a base nor files.
-        ModelNotFound: the base, or a blob, is in no store.
+        ModelNotFound: the base, or a blob, is in no store, and the base is in no registry either.
+        DownloadError: the base cannot be downloaded; a further try goes on with what came of it.
         FormatError: a blob is no GGUF file.
         Unsupported: the base is a folder, an option is unsupported, or weights of that type are
             not quantised again.
         WriteError: it cannot be written.
     """
-    _entry_of(name)
+    if absent := check(name, model):
+        from .resolver import pull
+
+        model = replace(model, base=pull(absent, report=report))
     with naming(own_root()):
         for _ in range(_TRIES):
             try:
@@ -130,12 +140,12 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def copy(source: str | ResolvedModel, target: str) -> ResolvedModel:
-    """Gives a model another name.
+    """Gives a model of this machine another name.
 
     Raises:
         Error: as for `create`.
     """
-    return create(target, DerivedModel(source))
+    return create(target, DerivedModel(stored_base(DerivedModel(source)) or ""))
 
 
 def delete(name: str) -> int:

@@ -22,7 +22,7 @@ from ..reading import read_json
 from ..runner.loading.resolved import PATH, ResolvedModel
 from ..storage import atomic_write, naming, private_folder, replace
 from .blobs import DIGEST, Report, Step, blob_path, check_room, digest_of
-from .grammar import parts_of
+from .grammar import hub_name, is_path, ollama_name, parts_of
 from .ollama import OWN_STORE, STORE, Ollama, blob_of, own_root
 from .ollama import Layer as StoredLayer
 
@@ -141,6 +141,23 @@ def stored_base(model: DerivedModel) -> ResolvedModel | None:
     if base.path.is_dir():
         raise Unsupported(f"{base.name} is a folder; convert it to a GGUF file first")
     return base
+
+
+def absent_base(model: DerivedModel) -> str:
+    """The name of a base that is in no store, and is to be downloaded; "" where there is none.
+
+    Raises:
+        FormatError, Unsupported: it is there, but damaged or unsupported.
+    """
+    from .download import is_offline
+    from .resolver import find_stored
+
+    base = model.base
+    if not base or model.files or not isinstance(base, str) or is_offline():
+        return ""
+    if is_path(base) or not (hub_name(base) or ollama_name(base)):
+        return ""
+    return "" if find_stored(base) else base
 
 
 def _base(model: DerivedModel) -> tuple[list[Layer], Layer | None]:

@@ -95,22 +95,28 @@ async def pull_model(call: Call) -> None:
     params = await call.decode(PullRequest)
     _allow(call)
     name = params.target
+    _check_registry(name, params.insecure)
+    await _in_thread(call, params, lambda report: pull(name, report=report), changes=name)
+
+
+def _check_registry(name: str, insecure: bool | None = None) -> None:
     ours = None if hub_name(name) else ollama_name(name)
-    if params.insecure or (ours and ours.host not in ("", REGISTRY)):
+    if insecure or (ours and ours.host not in ("", REGISTRY)):
         raise Unsupported(
             f"{name!r:.200} is not pulled: requests name models of the hub and of {REGISTRY}; "
             "`ggmodel pull` reaches other registries"
         )
-    await _in_thread(call, params, lambda report: pull(name, report=report), changes=name)
 
 
 async def create(call: Call) -> None:
-    """Make a model of another one, or of blobs, in Ollama's format."""
+    """Make a model of another one, which is downloaded if it is not here, or of blobs, in Ollama's
+    format."""
     params = await call.decode(CreateRequest)
     _allow(call)
     name, base = params.target, params.base
     model = _derived_model(params, await _origin(call, base) if base else "")
-    await asyncio.to_thread(derived.check, name, model)
+    if absent := await asyncio.to_thread(derived.check, name, model):
+        _check_registry(absent)
 
     def work(report: Callable[[Step], None]) -> object:
         return derived.create(name, model, report)
