@@ -26,7 +26,9 @@ EXAMPLES: dict[str, dict[str, str]] = {
     "openai": {
         TALKS: "async_demo demo httpx2_client responses_input_tokens streaming "
         "responses/multi_agent_streaming",
-        CALLS: "parsing parsing_stream parsing_tools parsing_tools_stream responses/streaming "
+        CALLS: "parsing parsing_stream parsing_tools parsing_tools_stream responses/background "
+        "responses/background_async responses/background_streaming "
+        "responses/background_streaming_async responses/streaming "
         "responses/streaming_tools responses/structured_outputs responses/structured_outputs_tools",
     },
     "anthropic": {
@@ -49,7 +51,6 @@ LEFT_OUT: dict[str, dict[str, str]] = {
         "pictures, videos, speech": "audio image_stream picture text_to_speech video",
         "sound as it is spoken": "realtime/* speech_to_text",
         "WebSockets": "responses/multi_agent_websocket responses/websocket",
-        "streams in the background": "responses/background*",
         "uploads in parts": "uploads",
         "other services and certificates": "azure azure_ad bedrock module_client mtls_*",
     },

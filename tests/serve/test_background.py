@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import aclosing
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,7 @@ from ggmodel.errors import ComputeError
 from ggmodel.serve import background
 from ggmodel.serve.bodies import Bodies
 from ggmodel.serve.errors import Refused
+from ggmodel.serve.requests import TokenEvent
 from tests.serve.standin import InProcess
 
 ASKED: Any = {"model": "stories", "input": "A story, please.", "max_output_tokens": 9}
@@ -107,6 +109,7 @@ def test_answers_count_from_their_requests_on(monkeypatch: pytest.MonkeyPatch):
     bodies = Bodies()
 
     class Reading:
+        events = None
         id, call = "resp_1", SimpleNamespace(body=b"12345", server=SimpleNamespace(bodies=bodies))
 
         async def read(self) -> None:
@@ -150,3 +153,108 @@ def test_nothing_goes_on_from_a_cancelled_answer(client: openai.OpenAI, held: as
     held.set()
     with pytest.raises(openai.BadRequestError, match="without an answer"):
         client.responses.create(model="stories", input="On.", previous_response_id=begun.id)
+
+
+def streamed(client: openai.OpenAI) -> Any:
+    return client.responses.create(**ASKED, stream=True)
+
+
+def again(client: openai.OpenAI, id: str, after: int | None = None) -> Any:
+    """Its events, after one of them."""
+    options: Any = {} if after is None else {"starting_after": after}
+    return client.responses.retrieve(id, stream=True, **options)
+
+
+def numbers(events: Any) -> list[int]:
+    return [one.sequence_number for one in events]
+
+
+def test_events_are_streamed_and_taken_up_again(client: openai.OpenAI, held: asyncio.Event):
+    with streamed(client) as stream:
+        id, kept = None, []
+        held.set()
+        for event in stream:
+            kept.append(event)
+            if event.type == "response.created":
+                id = event.response.id
+                assert event.response.background and event.response.status == "in_progress"
+            if event.sequence_number == 4:
+                break  # the client leaves
+    assert id is not None and numbers(kept) == [0, 1, 2, 3, 4]
+
+    rest = [*again(client, id, 4)]
+    assert numbers(rest) == [*range(5, 5 + len(rest))]
+    assert rest[-1].type == "response.incomplete" and rest[-1].response.usage.output_tokens == 9
+    found = ended(client, id)
+    assert found == rest[-1].response
+    every = [*again(client, id)]
+    assert every == [*kept, *rest]
+    texts = [one.delta for one in every if one.type == "response.output_text.delta"]
+    assert "".join(texts) == found.output_text
+    assert not [*again(client, id, every[-1].sequence_number)]
+    assert client.responses.create(
+        model="stories", input="On.", previous_response_id=id, max_output_tokens=2
+    ).output_text
+
+
+def test_several_follow_an_answer_that_has_not_begun(client: openai.OpenAI, held: asyncio.Event):
+    with streamed(client) as first:
+        held.set()
+        id = next(iter(first)).response.id
+        with again(client, id) as second:
+            assert numbers(second)[1:] == numbers(first)
+
+
+def test_streams_of_answers_that_end_early(
+    client: openai.OpenAI, runner: InProcess, monkeypatch: pytest.MonkeyPatch
+):
+    generate = runner.generate
+
+    async def failing(request: Any) -> Any:
+        async with aclosing(generate(request)) as events:
+            async for one in events:
+                yield one
+                if isinstance(one, TokenEvent):
+                    raise ComputeError("the model made no sense")
+
+    monkeypatch.setattr(runner, "generate", failing)
+    events = [*streamed(client)]
+    assert events[-1].type == "response.failed"
+    assert "no sense" in events[-1].response.error.message
+    assert numbers(events) == [*range(len(events))]
+    id = events[0].response.id
+    assert [*again(client, id)] == events
+
+    async def endless(request: Any) -> Any:
+        async for one in generate(request):
+            yield one
+            await asyncio.sleep(0.3)
+
+    monkeypatch.setattr(runner, "generate", endless)
+    with streamed(client) as stream:
+        id = next(iter(stream)).response.id
+        assert client.responses.cancel(id).status == "cancelled"
+        assert "response.completed" not in [one.type for one in stream]  # it ends
+    assert client.responses.retrieve(id).status == "cancelled"
+
+
+def test_what_has_no_events(
+    client: openai.OpenAI, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+):
+    plain = client.responses.create(**ASKED)
+    with pytest.raises(openai.BadRequestError, match="has events"):
+        again(client, plain.id)
+    events = [*streamed(client)]
+    path = f"/v1/responses/{events[0].response.id}?stream=true&starting_after="
+    for wrong in ("x", "1.5", "9999999999", "-1"):
+        assert http.get(path + wrong).status_code == 400
+    assert http.get("/v1/responses/absent?stream=true").status_code == 404
+    answer = http.get(path.replace("stream=true", "stream=false"))
+    assert answer.json()["status"] == "incomplete"
+
+    size = len(answer.content) + 2000  # of the answer, and not of its events too
+    monkeypatch.setattr(limits, "serve_stored_bytes", size)
+    long = [*streamed(client)]
+    assert long[-1].type == "response.incomplete"
+    with pytest.raises(openai.BadRequestError, match="has events"):
+        again(client, long[0].response.id)

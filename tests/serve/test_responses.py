@@ -155,7 +155,6 @@ WRONG: Any = [
     ({"input": [{"type": "message", "role": 5}]}, "input[0].role"),
     ({"input": [{"type": "function_call", "name": "x"}]}, "input[0].call_id"),
     ({"tools": [{"type": "frobnicate"}]}, "tools[0].type"),
-    ({"background": True, "stream": True}, "background"),
     ({"background": True, "store": False}, "background"),
     ({"text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
 ]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
 from typing import Any, Literal, TypeVar
 
-from .answers import Answer, all_whole
-from .chat import ChatProtocol
+from .answers import Answer
+from .chat import ChatProtocol, parts_of
 from .chat_requests import check_logprobs
 from .errors import Refused, problem_of
 from .monitoring import recorded
@@ -16,14 +18,56 @@ T = TypeVar("T")
 _MOST = 256  # answers; each holds a request
 
 
+class EventLog:
+    """The events of an answer, which clients follow from any of them on.
+
+    Attributes:
+        nbytes: of the events so far.
+    """
+
+    def __init__(self) -> None:
+        self._frames: list[bytes] = []
+        self._ended, self.nbytes = False, 0
+        self._news = asyncio.Event()
+
+    def add(self, frames: Iterable[bytes]) -> None:
+        """Keeps events, numbered as they come."""
+        for frame in frames:
+            self._frames.append(frame)
+            self.nbytes += len(frame)
+        self._tell()
+
+    def end(self) -> None:
+        """Ends it, and the streams of those that follow it."""
+        self._ended = True
+        self._tell()
+
+    async def follow(self, start: int) -> AsyncGenerator[list[bytes], None]:
+        """The events from number `start` on, as they come, to the last one."""
+        while True:
+            news = self._news
+            if frames := self._frames[start:]:
+                start += len(frames)
+                yield frames
+            elif self._ended:
+                return
+            else:
+                await news.wait()
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+
 class BackgroundChat(ChatProtocol[T]):
     """A request whose answer is kept, as far as it is.
 
     Attributes:
-        id: of the answer.
+        id: of the answer. events: those of its stream; None where nobody may follow it.
     """
 
     id: str
+    events: EventLog | None = None
 
     @abstractmethod
     def keep_begun(self) -> None:
@@ -59,6 +103,8 @@ class Background:
         bodies.held += len(body)
 
         def end(_: object) -> None:
+            if chat.events is not None:
+                chat.events.end()
             del self._tasks[chat.id]
             bodies.release(body)
 
@@ -88,15 +134,13 @@ class Background:
         async with server.models.use(chat.params.model, **chat.loading()) as chat.runner:
             requests = await chat.prepared(requests)
             check_logprobs(requests, chat.runner)
-            answers = [Answer(chat.runner, one, server.metrics, chat.form) for one in requests]
+            (request,) = requests
+            answer = Answer(chat.runner, request, server.metrics, chat.form)
             chat.keep_begun()
             begun.set_result(None)
             with recorded(chat.call.scope, server.log, chat.params.model) as record:
                 try:
-                    replies = await asyncio.wait_for(
-                        all_whole(answers), server.settings.timeout or None
-                    )
-                    await chat.whole(replies)
+                    await asyncio.wait_for(_keep(chat, answer), server.settings.timeout or None)
                     record.status = 200
                 except asyncio.CancelledError:
                     chat.keep_ended("cancelled", "it was cancelled")
@@ -105,3 +149,11 @@ class Background:
                     problem = problem_of(error)
                     record.status = problem.status
                     chat.keep_ended("failed", problem.message)
+
+
+async def _keep(chat: BackgroundChat[Any], answer: Answer) -> None:
+    """Computes an answer, and keeps its events."""
+    async with aclosing(parts_of(chat, 0, answer)) as steps:
+        async for parts in steps:
+            if chat.events is not None:
+                chat.events.add(map(chat.frame, parts))

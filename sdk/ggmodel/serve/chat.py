@@ -4,7 +4,8 @@ all APIs."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from .answers import Answer, ParsedToken, Reply, all_whole
@@ -122,19 +123,27 @@ async def answer_chat(chat: ChatProtocol[Any]) -> None:
     await call.json(whole)
 
 
+async def parts_of(
+    chat: ChatProtocol[Any], index: int, answer: Answer
+) -> AsyncGenerator[Iterable[Any], None]:
+    """The parts of a stream, those of a step together; first when the prompt is accepted."""
+    async with answer:
+        yield await chat.first(index, answer)
+        async for parsed in answer:
+            if parsed.progress is not None:
+                yield chat.prefilled(index, parsed.progress)
+            else:
+                yield chat.chunks(index, parsed)
+        yield await chat.last(index, answer)
+
+
 async def _stream(chat: ChatProtocol[Any], call: Call, answers: list[Answer]) -> None:
     async def send(index: int) -> None:
-        async with answers[index] as answer:
-            if chat.media_type == EVENTS:  # pings may be sent from now on
-                await call.begin()
-            await call.send_all(map(chat.frame, await chat.first(index, answer)))
-            async for parsed in answer:
-                if parsed.progress is not None:
-                    parts = chat.prefilled(index, parsed.progress)
-                else:
-                    parts = chat.chunks(index, parsed)
+        async with aclosing(parts_of(chat, index, answers[index])) as steps:
+            async for parts in steps:
+                if chat.media_type == EVENTS:  # pings may be sent from now on
+                    await call.begin()
                 await call.send_all(map(chat.frame, parts))
-            await call.send_all(map(chat.frame, await chat.last(index, answer)))
 
     async with call.stream(chat.media_type, chat.ping):
         await some(send, len(answers))

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.applications import Starlette
 
 from ..bounds import limits
-from .background import Background
+from .background import Background, EventLog
 from .batch.jobs import Jobs
 from .batch.store import FileStore
 from .bodies import Bodies
@@ -30,6 +30,7 @@ class Stored:
         history: all messages up to the answer and with it, as runners take them; None without an
             answer.
         nbytes: an estimate of its memory.
+        events: those of an answer in the background that is streamed.
     """
 
     owner: str
@@ -37,6 +38,7 @@ class Stored:
     input: list[Any]
     history: list[dict[str, Any]] | None
     nbytes: int
+    events: EventLog | None = None
 
 
 class ResponseStore:

@@ -1,8 +1,8 @@
 """A tiny reranker: its score is the mean of marks that its words have.
 
 An encoder of one layer whose attention is even, so that the state of the first token is the mean of
-all. What a word is worth stands in `MARKS`; the words of `CUT` count as the tokens that the model
-of llama.cpp's tests makes of them, and all others are single bytes.
+all. `MARKS` has the worth of words; the words of `CUT` count as the tokens that the model of
+llama.cpp's tests makes of them, and all others are single bytes.
 """
 
 from __future__ import annotations

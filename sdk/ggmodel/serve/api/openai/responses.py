@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import aclosing
 from functools import cached_property
 from typing import Any, Literal, TypeVar
+from urllib.parse import parse_qs
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import structs
 from starlette.routing import Route
 
+from ....bounds import limits
 from ...answers import Answer, ParsedToken, Reply
-from ...background import BackgroundChat
+from ...background import BackgroundChat, EventLog
 from ...chat import answer_chat
 from ...chat_requests import Message, prepare
 from ...endpoint import EVENTS, JSON, Answers, Call, Handler, named_event, route
@@ -23,8 +26,22 @@ from ...requests import ChatParams, Finished, GrammarSpec, Request, Runner, Star
 from ...server import Server, Stored
 from .inputs import AUTO, converted, schema
 from .response_items import read_items
-from .response_output import AnswerItem, Event, Output, OutputEvent
-from .response_tools import ResponseChoice, ResponseTool, ResponseTools
+from .response_output import Output
+from .response_schemas import (
+    Format,
+    Incomplete,
+    ReasoningOptions,
+    ResponseAnswer,
+    ResponseCompleted,
+    ResponseCreated,
+    ResponseError,
+    ResponseFailed,
+    ResponseIncomplete,
+    ResponseInProgress,
+    ResponseRequest,
+    ResponseStream,
+)
+from .response_tools import ResponseTools
 from .schemas import (
     OPENAI,
     InputDetails,
@@ -36,138 +53,13 @@ from .schemas import (
     new_id,
     usage,
 )
-from .tools import ToolChoiceMode
 
 T = TypeVar("T")
 _WITH_LOGPROBS = "message.output_text.logprobs"
 
 
-class Format(Struct):
-    type: Literal["text", "json_object", "json_schema"] = "text"
-    schema: dict[str, Any] | None = None
-    name: str | None = None
-    strict: bool | None = None
-
-
-class TextOptions(Struct):
-    format: Format | None = None
-    verbosity: str | None = None
-
-
-class ReasoningOptions(Struct):
-    effort: str | None = None
-    summary: str | None = None
-
-
-class ResponseRequest(Struct, kw_only=True):
-    """A request. The last line is no field of OpenAI's."""
-
-    input: str | list[dict[str, Any]] | None = None
-    model: str | None = None
-    instructions: str | None = None
-    previous_response_id: str | None = None
-    store: bool | None = None
-    stream: bool | None = None
-    background: bool | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    max_output_tokens: int | None = None
-    top_logprobs: int | None = None
-    include: list[str] | None = None
-    text: TextOptions | None = None
-    reasoning: ReasoningOptions | None = None
-    tools: list[ResponseTool] | None = None
-    tool_choice: ToolChoiceMode | ResponseChoice | None = None
-    parallel_tool_calls: bool | None = None
-    truncation: Literal["auto", "disabled"] | None = None
-    metadata: dict[str, str] | None = None
-    user: str | None = None
-
-    seed: int | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    keep_alive: float | None = None
-
-
-class Incomplete(Struct):
-    reason: Literal["max_output_tokens"]
-
-
-class ResponseError(Struct):
-    code: str
-    message: str
-
-
-class ResponseAnswer(Struct, kw_only=True, tag_field="object", tag="response"):
-    """An answer, with what was asked for."""
-
-    id: str
-    created_at: int
-    completed_at: int | None = None
-    status: Literal["in_progress", "completed", "incomplete", "failed", "cancelled"] = "in_progress"
-    background: bool = False
-    error: ResponseError | None = None
-    incomplete_details: Incomplete | None = None
-    instructions: str | None
-    max_output_tokens: int | None
-    metadata: dict[str, str]
-    model: str
-    output: list[AnswerItem] = []
-    parallel_tool_calls: bool
-    previous_response_id: str | None
-    reasoning: ReasoningOptions
-    store: bool
-    temperature: float | None
-    text: dict[str, dict[str, Any]]
-    tool_choice: ToolChoiceMode | ResponseChoice
-    tools: list[ResponseTool]
-    top_p: float | None
-    truncation: Literal["auto", "disabled"]
-    usage: ResponseUsage | None = None
-    user: str | None
-
-
-class ResponseEvent(Event, kw_only=True):
-    """An event of the whole answer."""
-
-    response: ResponseAnswer
-
-
-class ResponseCreated(ResponseEvent, kw_only=True, tag="response.created"):
-    pass
-
-
-class ResponseInProgress(ResponseEvent, kw_only=True, tag="response.in_progress"):
-    pass
-
-
-class ResponseCompleted(ResponseEvent, kw_only=True, tag="response.completed"):
-    pass
-
-
-class ResponseIncomplete(ResponseEvent, kw_only=True, tag="response.incomplete"):
-    pass
-
-
-class ResponseFailed(ResponseEvent, kw_only=True, tag="response.failed"):
-    pass
-
-
-ResponseStream = (
-    OutputEvent
-    | ResponseCreated
-    | ResponseInProgress
-    | ResponseCompleted
-    | ResponseIncomplete
-    | ResponseFailed
-)
-
-
-class _InBackground(Struct):
-    background: bool = False
-
-
 def routes(server: Server) -> list[Route]:
-    base = "/v1/responses"
+    base, answers = "/v1/responses", Answers(ResponseAnswer, {EVENTS: [ResponseStream]})
 
     def post(path: str, handler: Handler, answers: Answers) -> Route:
         return route("POST", path, handler, server, OPENAI, ResponseRequest, answers=answers)
@@ -177,12 +69,11 @@ def routes(server: Server) -> list[Route]:
 
     return [
         *(  # the second is llama-server's
-            post(path, create, Answers(ResponseAnswer, {EVENTS: [ResponseStream]}))
-            for path in (base, "/responses")
+            post(path, create, answers) for path in (base, "/responses")
         ),
         post(f"{base}/input_tokens", count, Answers(InputTokens)),
         post("/responses/input_tokens", count, Answers(InputTokens)),
-        kept("GET", base + "/{id}", show, ResponseAnswer),
+        route("GET", base + "/{id}", show, server, OPENAI, answers=answers),
         kept("DELETE", base + "/{id}", delete, ResponseDeleted),
         kept("GET", base + "/{id}/input_items", list_input, InputItems),
         kept("POST", base + "/{id}/cancel", cancel, ResponseAnswer),
@@ -195,6 +86,8 @@ async def create(call: Call) -> None:
     if not chat.params.background:
         return await answer_chat(chat)
     await call.server.background.begin(chat)
+    if chat.events is not None:
+        return await _follow(call, chat.events, 0)
     await show_kept(call, chat.id)
 
 
@@ -220,8 +113,29 @@ async def prompt_tokens(runner: Runner, request: Request) -> int:
 
 
 async def show(call: Call) -> None:
-    """Give an answer that was kept, as far as it is."""
-    await show_kept(call, call.path["id"])
+    """Give an answer that was kept, as far as it is, or its events after one of them."""
+    fields = {name: values[-1] for name, values in parse_qs(call.query).items()}
+    if fields.get("stream") != "true":
+        return await show_kept(call, call.path["id"])
+    events, after = _stored(call, call.path["id"]).events, fields.get("starting_after", "")
+    if events is None:
+        raise Refused(
+            "stream: only a response that was made with `background` and `stream` has events; "
+            "leave it out",
+            param="stream",
+        )
+    if re.fullmatch("[0-9]{0,9}", after) is None:
+        raise Refused("starting_after: is no number of an event", param="starting_after")
+    await _follow(call, events, int(after or -1) + 1)
+
+
+async def _follow(call: Call, events: EventLog, start: int) -> None:
+    """Streams the events of an answer in the background."""
+    call.interruption = None
+    async with call.stream(), aclosing(events.follow(start)) as steps:
+        await call.begin()
+        async for frames in steps:
+            await call.send_all(frames)
 
 
 async def show_kept(call: Call, id: str) -> None:
@@ -232,8 +146,7 @@ async def show_kept(call: Call, id: str) -> None:
 async def cancel(call: Call) -> None:
     """End an answer that is computed in the background."""
     id = call.path["id"]
-    kept = msgspec.json.decode(_stored(call, id).answer, type=_InBackground)
-    if not kept.background:
+    if not msgspec.json.decode(_stored(call, id).answer)["background"]:
         raise Refused("only a response that has `background` can be cancelled")
     await call.server.background.cancel(id)
     await show_kept(call, id)
@@ -336,15 +249,17 @@ class Responses(BackgroundChat[ResponseRequest]):
         self.id = new_id("resp_")
         self._items, self._events = Output(self._tools.callees), 0
         call.interruption = self._failed
+        if params.background and params.stream:
+            self.events = EventLog()
 
     def loading(self) -> dict[str, Any]:
         return {"keep_alive": self.params.keep_alive}
 
     async def read(self) -> list[Request]:
         params = self.params
-        if params.background and (params.stream or params.store is False):
+        if params.background and params.store is False:
             raise Refused(
-                "background: is for answers that are kept; leave out stream and store",
+                "background: is for answers that are kept; leave out store",
                 param="background",
             )
         return [await self.request()]
@@ -391,13 +306,19 @@ class Responses(BackgroundChat[ResponseRequest]):
         self._keep(self._response, None)
 
     def keep_ended(self, status: Literal["failed", "cancelled"], message: str) -> None:
-        error = ResponseError("server_error", message) if status == "failed" else None
-        self._keep(structs.replace(self._response, status=status, error=error), None)
+        if status == "cancelled":
+            return self._keep(structs.replace(self._response, status=status), None)
+        failed = self._failure(message)
+        self._keep(failed, None)
+        if self.events is not None:
+            self.events.add([self.frame(ResponseFailed(response=failed))])
 
     def _failed(self, problem: Problem) -> bytes:
-        error = ResponseError("server_error", problem.message)
-        failed = structs.replace(self._response, status="failed", error=error)
-        return self.frame(ResponseFailed(response=failed))
+        return self.frame(ResponseFailed(response=self._failure(problem.message)))
+
+    def _failure(self, message: str) -> ResponseAnswer:
+        error = ResponseError("server_error", message)
+        return structs.replace(self._response, status="failed", error=error)
 
     @cached_property
     def _response(self) -> ResponseAnswer:
@@ -466,7 +387,12 @@ class Responses(BackgroundChat[ResponseRequest]):
         items = [{"id": new_id("msg_"), **item} for item in items or ()]
         history = None if message is None else [*self._history, message]
         nbytes = len(answer) + len(call.body) + _nbytes(history)
-        stored = Stored(call.key, answer, items, history, nbytes)
+        events = self.events
+        if events is not None:  # those that take too much are forgotten first
+            with_events = nbytes + events.nbytes + len(answer)
+            events = None if with_events > limits.serve_stored_bytes else events
+            nbytes = with_events if events else nbytes
+        stored = Stored(call.key, answer, items, history, nbytes, events)
         if not call.server.stored.put(response.id, stored) and self.params.background:
             text = f"the answer and its conversation take {nbytes:,} bytes"
             raise Refused(f"{text}, more than the limit serve_stored_bytes", 413)
