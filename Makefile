@@ -45,7 +45,7 @@ LLAMA_BENCH ?= $(if $(wildcard $(PEER)),.cache/peer/bin)
 
 # Sources of the compiled binding; installing again compiles it again.
 BINDING := setup.py native/build.py native/guards.py native/headers.py native/install.py native/shim.c \
-    native/products.c native/kernels.h native/unpackers.h \
+    native/products.c native/kernels.h native/row_by_row.h native/unpackers.h \
     sdk/ggmodel/platforms/machine.py
 
 # All that a wheel is made of.

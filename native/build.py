@@ -22,7 +22,7 @@ from .install import Prefix, present
 _HERE = Path(__file__).parent
 _SHAPED_BY = (
     *(_HERE / name for name in ("install.py", "headers.py", "guards.py", "shim.c", "build.py")),
-    *(_HERE / name for name in ("products.c", "kernels.h", "unpackers.h")),
+    *(_HERE / name for name in ("products.c", "kernels.h", "row_by_row.h", "unpackers.h")),
     Path(libraries.__file__),
 )
 

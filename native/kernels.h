@@ -1,35 +1,45 @@
-/* TILE lines as `blocks` blocks of rows. */
-INLINE void interleave(const struct line * lines, int blocks, bool unsign, const struct type * type, struct rows * to) {
+/* Eight 4-byte values of TILE rows, which begin `step` bytes after one another; the second four lie apart.
+   `to` has the rows of each value. */
+INLINE void transpose(const void * rows, const void * second, size_t step, __m512i * to) {
+    const char * at[2] = {rows, second};
+    __m512i z[8], u[8];
+    for (int i = 0; i < 8; i++) { /* rows r and r + 4 */
+        size_t r = (i % 4 + i / 4 * 8) * step, other = r + 4 * step;
+        __m256i a = _mm256_inserti128_si256(_mm256_castsi128_si256(bytes_16(at[0] + r)), bytes_16(at[1] + r), 1);
+        z[i] = _mm512_inserti32x4(_mm512_castsi256_si512(a), bytes_16(at[0] + other), 2);
+        z[i] = _mm512_inserti32x4(z[i], bytes_16(at[1] + other), 3);
+    }
+    for (int i = 0; i < 8; i += 4) {
+        __m512i a = _mm512_unpacklo_epi32(z[i], z[i + 1]), c = _mm512_unpackhi_epi32(z[i], z[i + 1]);
+        __m512i d = _mm512_unpacklo_epi32(z[i + 2], z[i + 3]), e = _mm512_unpackhi_epi32(z[i + 2], z[i + 3]);
+        u[i] = _mm512_unpacklo_epi64(a, d);
+        u[i + 1] = _mm512_unpackhi_epi64(a, d);
+        u[i + 2] = _mm512_unpacklo_epi64(c, e);
+        u[i + 3] = _mm512_unpackhi_epi64(c, e);
+    }
+    for (int i = 0; i < 4; i++) {
+        to[i] = _mm512_shuffle_i32x4(u[i], u[i + 4], 0x88);
+        to[i + 4] = _mm512_shuffle_i32x4(u[i], u[i + 4], 0xdd);
+    }
+}
+
+/* TILE lines as `blocks` blocks of rows; tiles multiply bytes with a sign. */
+INLINE void interleave(const struct line * lines, int blocks, bool tiled, const struct type * type, struct rows * to) {
     const __m512i numbers = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const __m512i places = _mm512_mullo_epi32(numbers, _mm512_set1_epi32(sizeof(*lines)));
-    const __m512i flip = _mm512_set1_epi8(unsign ? (char) 128 : 0);
+    const __m512i less = bytes(tiled ? type->zero : 0);
+    int each = type->halves ? 2 : 1;
     for (int b = 0; b < blocks; b++) {
-        __m512i z[8], u[8];
-        for (int i = 0; i < 8; i++) { /* rows r and r + 4 */
-            const int8_t * first = lines[i % 4 + i / 4 * 8].values + BLOCK * b;
-            const int8_t * second = lines[i % 4 + i / 4 * 8 + 4].values + BLOCK * b;
-            z[i] = _mm512_inserti64x4(
-                _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *) first)),
-                _mm256_loadu_si256((const __m256i *) second), 1);
+        __m512i fours[8];
+        transpose(lines->values + place_of(type->order, b, 0), lines->values + place_of(type->order, b, 1),
+                  sizeof(*lines), fours);
+        for (int i = 0; i < 8; i++) {
+            _mm512_storeu_si512(to[b].values[i], _mm512_sub_epi8(fours[i], less));
         }
-        for (int i = 0; i < 8; i += 4) {
-            __m512i a = _mm512_unpacklo_epi32(z[i], z[i + 1]), c = _mm512_unpackhi_epi32(z[i], z[i + 1]);
-            __m512i d = _mm512_unpacklo_epi32(z[i + 2], z[i + 3]), e = _mm512_unpackhi_epi32(z[i + 2], z[i + 3]);
-            u[i] = _mm512_unpacklo_epi64(a, d);
-            u[i + 1] = _mm512_unpackhi_epi64(a, d);
-            u[i + 2] = _mm512_unpacklo_epi64(c, e);
-            u[i + 3] = _mm512_unpackhi_epi64(c, e);
-        }
-        for (int i = 0; i < 4; i++) {
-            __m512i low = _mm512_shuffle_i32x4(u[i], u[i + 4], 0x88);
-            __m512i high = _mm512_shuffle_i32x4(u[i], u[i + 4], 0xdd);
-            _mm512_storeu_si512(to[b].values[i], _mm512_xor_si512(low, flip));
-            _mm512_storeu_si512(to[b].values[i + 4], _mm512_xor_si512(high, flip));
-        }
-        for (int h = 0; h < (type->halves ? 2 : 1); h++) {
-            _mm512_storeu_ps(to[b].scale[h], _mm512_i32gather_ps(places, lines->scale + 2 * b + h, 1));
+        for (int h = 0; h < each; h++) {
+            _mm512_storeu_ps(to[b].scale[h], _mm512_i32gather_ps(places, lines->scale + each * b + h, 1));
             if (type->minima) {
-                _mm512_storeu_ps(to[b].minimum[h], _mm512_i32gather_ps(places, lines->minimum + 2 * b + h, 1));
+                _mm512_storeu_ps(to[b].minimum[h], _mm512_i32gather_ps(places, lines->minimum + each * b + h, 1));
             }
         }
     }
@@ -49,7 +59,7 @@ INLINE __m512 add(__m512 sums, __m512i exact, const struct rows * w, const struc
     return sums;
 }
 
-INLINE void multiply(const struct rows * w, const struct columns * x, int blocks, int first, int n,
+INLINE void multiply(const struct rows * w, const struct columns * x, int blocks, int first, int n, int zero,
                      bool halves, bool minima, __m512 * sums) {
     for (int b = 0; b < blocks; b++) {
         for (int h = 0; h < (halves ? 2 : 1); h++) {
@@ -57,7 +67,7 @@ INLINE void multiply(const struct rows * w, const struct columns * x, int blocks
             for (int j = 0; j < n; j++) {
                 int start = x[b].start[h][first + j];
                 start += halves ? 0 : x[b].start[1][first + j];
-                exact[j] = minima ? _mm512_setzero_si512() : _mm512_set1_epi32(start);
+                exact[j] = minima ? _mm512_setzero_si512() : _mm512_set1_epi32(zero * start);
             }
             for (int g = halves ? 4 * h : 0; g < (halves ? 4 * h + 4 : 8); g++) {
                 __m512i weights = _mm512_loadu_si512(w[b].values[g]);
@@ -74,13 +84,13 @@ INLINE void multiply(const struct rows * w, const struct columns * x, int blocks
     }
 }
 
-INLINE void multiply_n(const struct rows * w, const struct columns * x, int blocks, int first, int n,
+INLINE void multiply_n(const struct rows * w, const struct columns * x, int blocks, int first, int n, int zero,
                        bool halves, bool minima, __mmask16 rows, float * const * to, bool more) {
     __m512 sums[8];
     for (int j = 0; j < n; j++) {
         sums[j] = more ? _mm512_maskz_loadu_ps(rows, to[j]) : _mm512_setzero_ps();
     }
-    multiply(w, x, blocks, first, n, halves, minima, sums);
+    multiply(w, x, blocks, first, n, zero, halves, minima, sums);
     for (int j = 0; j < n; j++) {
         _mm512_mask_storeu_ps(to[j], rows, sums[j]);
     }
@@ -88,16 +98,16 @@ INLINE void multiply_n(const struct rows * w, const struct columns * x, int bloc
 
 #define KERNEL(name, halves, minima)                                                                    \
     VNNI static void name(const struct rows * w, const struct columns * x, int blocks, int first, int n, \
-                          __mmask16 rows, float * const * to, bool more) {                              \
+                          int zero, __mmask16 rows, float * const * to, bool more) {                              \
         switch (n) {                                                                                    \
-            case 1: multiply_n(w, x, blocks, first, 1, halves, minima, rows, to, more); break;          \
-            case 2: multiply_n(w, x, blocks, first, 2, halves, minima, rows, to, more); break;          \
-            case 3: multiply_n(w, x, blocks, first, 3, halves, minima, rows, to, more); break;          \
-            case 4: multiply_n(w, x, blocks, first, 4, halves, minima, rows, to, more); break;          \
-            case 5: multiply_n(w, x, blocks, first, 5, halves, minima, rows, to, more); break;          \
-            case 6: multiply_n(w, x, blocks, first, 6, halves, minima, rows, to, more); break;          \
-            case 7: multiply_n(w, x, blocks, first, 7, halves, minima, rows, to, more); break;          \
-            default: multiply_n(w, x, blocks, first, 8, halves, minima, rows, to, more);                \
+            case 1: multiply_n(w, x, blocks, first, 1, zero, halves, minima, rows, to, more); break;          \
+            case 2: multiply_n(w, x, blocks, first, 2, zero, halves, minima, rows, to, more); break;          \
+            case 3: multiply_n(w, x, blocks, first, 3, zero, halves, minima, rows, to, more); break;          \
+            case 4: multiply_n(w, x, blocks, first, 4, zero, halves, minima, rows, to, more); break;          \
+            case 5: multiply_n(w, x, blocks, first, 5, zero, halves, minima, rows, to, more); break;          \
+            case 6: multiply_n(w, x, blocks, first, 6, zero, halves, minima, rows, to, more); break;          \
+            case 7: multiply_n(w, x, blocks, first, 7, zero, halves, minima, rows, to, more); break;          \
+            default: multiply_n(w, x, blocks, first, 8, zero, halves, minima, rows, to, more);                \
         }                                                                                               \
     }
 
@@ -169,7 +179,7 @@ INLINE void multiply_by_tiles(const struct rows * w, const struct columns * x, i
 
 #define BY_TILES(name, halves, minima)                                                                  \
     VNNI static void name(const struct rows * w, const struct columns * x, int blocks, int first, int n, \
-                           __mmask16 rows, float * const * to, bool more) {                             \
+                          int zero, __mmask16 rows, float * const * to, bool more) {                             \
         multiply_by_tiles(w, x, blocks, n, halves, minima, rows, to, more);                             \
     }
 
@@ -186,7 +196,7 @@ static struct tile_shapes {
 
 static int instructions; /* 1: VNNI; 2: tiles, too */
 
-typedef void kernel(const struct rows *, const struct columns *, int, int, int, __mmask16, float * const *, bool);
+typedef void kernel(const struct rows *, const struct columns *, int, int, int, int, __mmask16, float * const *, bool);
 
 static kernel * const kernels[2][2][2] = {
     {{multiply_32, multiply_32_minima}, {multiply_16, multiply_16_minima}},

@@ -39,19 +39,20 @@
 struct columns {
     int8_t  values[GROUP][BLOCK];
     float   scale[GROUP];
-    int32_t start[2][GROUP]; /* -128 times the sum of each half: weights are kept with 128 added */
+    int32_t start[2][GROUP]; /* minus the sum of each half: exact sums begin at a type's zero times this */
     float   sum[2][GROUP];   /* of each half, scaled */
 };
 
 /* TILE rows of one block of weights. */
 struct rows {
-    uint8_t values[BLOCK / 4][TILE][4];
+    uint8_t values[BLOCK / 4][TILE][4]; /* with a sign for tiles */
     float   scale[2][TILE]; /* of each half */
     float   minimum[2][TILE];
 };
 
 #include "unpackers.h"
 #include "kernels.h"
+#include "row_by_row.h"
 
 static int part_of(int n, int i, int of) {
     return (int) ((int64_t) n * i / of);
@@ -83,28 +84,58 @@ static int columns_of(const int32_t * order, int group, int n, int32_t * numbers
 
 /* TILE rows from `row`, those behind the last as zeros, of blocks from `begin`. */
 VNNI static void unpack_rows(const struct ggml_tensor * w, const struct type * type, const uint8_t * data, int row,
-                             int begin, int blocks, bool unsign, struct line * lines, struct rows * to) {
+                             int begin, int blocks, bool tiled, struct line * lines, struct rows * to) {
     size_t bytes = ggml_type_size(w->type), values = ggml_blck_size(w->type), step = LINE / values * bytes;
     for (int at = 0; at < blocks; at += LINE / BLOCK) {
         int some = blocks - at < LINE / BLOCK ? blocks - at : LINE / BLOCK;
         for (int r = 0; r < TILE; r++) {
             if (row + r < w->ne[1]) {
-                const uint8_t * from = data + (row + r) * w->nb[1] + (size_t) (begin + at) * BLOCK / values * bytes;
+                const uint8_t * from = data + (row + r) * w->nb[1] + (begin + at) / (LINE / BLOCK) * step;
                 for (size_t ahead = 0; ahead < step; ahead += 64) {
                     __builtin_prefetch(from + step + ahead);
                 }
-                type->unpack(from, some * BLOCK, lines + r);
+                unpack_line(type, from, some * BLOCK / values * bytes, some * BLOCK, lines + r);
             } else {
                 memset(lines + r, 0, sizeof(*lines));
             }
         }
-        interleave(lines, some, unsign, type, to + at);
+        interleave(lines, some, tiled, type, to + at);
     }
+}
+
+/* As multiply_matrix, with the one group of columns `first`; false if there is no room for them. */
+VNNI static bool multiply_few(const struct ggml_tensor * w, const uint8_t * data, const struct columns * x,
+                              const int32_t * order, int first, int n, float * to, struct share s) {
+    const struct type * type = type_of(w->type);
+    int m = (int) w->ne[1], blocks = (int) w->ne[0] / BLOCK, stretches = (w->ne[0] + LINE - 1) / LINE;
+    struct stretch * columns = (struct stretch *) s.panel;
+    int32_t numbers[GROUP];
+    int count = columns_of(order, first, n, numbers);
+    if (count > FEW || count * stretches * sizeof(*columns) > ROWS / TILE * BLOCKS * sizeof(struct rows)) {
+        return false;
+    }
+    for (int j = 0; j < count; j++) {
+        stretch_column(x + (size_t) first * blocks, blocks, j, type, columns + j * stretches);
+    }
+    few_kernel * run = few_kernel_of(type);
+    int tiles = (m + TILE - 1) / TILE, end = part_of(tiles, s.ith + 1, s.nth);
+    for (int tile = part_of(tiles, s.ith, s.nth); tile < end; tile++) {
+        int row = tile * TILE, rows = m - row < TILE ? m - row : TILE;
+        float * at[FEW];
+        for (int j = 0; j < count; j++) {
+            at[j] = to + (size_t) numbers[j] * m + row;
+        }
+        run(w, type, data + row * w->nb[1], rows, columns, count, at);
+    }
+    return true;
 }
 
 /* `to` F32 [m, …], of one matrix of weights and the groups of columns from `first` to `last`. */
 VNNI static void multiply_matrix(const struct ggml_tensor * w, const uint8_t * data, const struct columns * x,
                                  const int32_t * order, int first, int last, int n, float * to, struct share s) {
+    if (last - first == 1 && multiply_few(w, data, x, order, first, n, to, s)) {
+        return;
+    }
     const struct type * type = type_of(w->type);
     bool tiled = instructions > 1 && (last - first > 1 || n - first * GROUP > 8);
     kernel * run = kernels[tiled][type->halves][type->minima];
@@ -115,7 +146,7 @@ VNNI static void multiply_matrix(const struct ggml_tensor * w, const uint8_t * d
         for (int begin = 0; begin < all; begin += BLOCKS) {
             int blocks = all - begin < BLOCKS ? all - begin : BLOCKS;
             for (int t = 0; t < some; t++) {
-                unpack_rows(w, type, data, (tile + t) * TILE, begin, blocks, !type->minima && !tiled, s.lines,
+                unpack_rows(w, type, data, (tile + t) * TILE, begin, blocks, tiled, s.lines,
                             s.panel + t * BLOCKS);
             }
             for (int group = first; group < last; group++) {
@@ -129,7 +160,8 @@ VNNI static void multiply_matrix(const struct ggml_tensor * w, const uint8_t * d
                             at[i] = to + (size_t) numbers[j + i] * m + row;
                         }
                         __mmask16 rows = left < TILE ? (__mmask16) ((1 << left) - 1) : 0xffff;
-                        run(s.panel + t * BLOCKS, x + (size_t) group * all + begin, blocks, j, few, rows, at, begin > 0);
+                        const struct columns * these = x + (size_t) group * all + begin;
+                        run(s.panel + t * BLOCKS, these, blocks, j, few, type->zero, rows, at, begin > 0);
                     }
                 }
             }
@@ -239,8 +271,8 @@ INLINE void quantize_column(const float * from, int count, int j, struct columns
         _mm_storeu_si128((__m128i *) to->values[j], _mm512_cvtsepi32_epi8(a));
         _mm_storeu_si128((__m128i *) (to->values[j] + 16), _mm512_cvtsepi32_epi8(c));
         int sums[2] = {_mm512_reduce_add_epi32(a), _mm512_reduce_add_epi32(c)};
-        to->start[0][j] = -128 * sums[0];
-        to->start[1][j] = -128 * sums[1];
+        to->start[0][j] = -sums[0];
+        to->start[1][j] = -sums[1];
         if (wide) {
             to->scale[j] = scale;
             to->sum[0][j] = scale * sums[0];
@@ -267,8 +299,8 @@ VNNI HIDDEN void ggmodel_quantize(struct ggml_tensor * dst, int ith, int nth, vo
         for (int j = 0; j < GROUP; j++) {
             int64_t column = group * GROUP + j;
             column = column < n && order ? order[column] : column < n ? column : -1;
-            if (column < 0) {
-                for (int i = 0; i < together; i++) {
+            if (column < 0) { /* only tiles read it, too */
+                for (int i = 0; i < together && instructions > 1; i++) {
                     memset(to[i].values[j], 0, BLOCK);
                     to[i].scale[j] = to[i].sum[0][j] = to[i].sum[1][j] = 0;
                     to[i].start[0][j] = to[i].start[1][j] = 0;

@@ -98,7 +98,8 @@ def test_bits_do_not_depend_on_columns_threads_and_instructions(dtype: DType):
     (whole,) = multiplied([table], x)
     for instructions in INSTRUCTIONS:
         lib.ggmodel_use_products(instructions)
-        for first, last, threads in ((0, 1, 1), (3, 5, 2), (5, 14, 3), (0, 16, 2), (1, 37, 3)):
+        slices = ((0, 1, 1), (3, 5, 2), (2, 10, 1), (5, 14, 3), (0, 16, 2), (1, 37, 3))
+        for first, last, threads in slices:
             (part,) = multiplied([table], x[first:last], threads)
             np.testing.assert_array_equal(part, whole[first:last])
 
@@ -106,12 +107,16 @@ def test_bits_do_not_depend_on_columns_threads_and_instructions(dtype: DType):
 @NEEDS_VNNI
 @pytest.mark.parametrize("instructions", INSTRUCTIONS)
 @pytest.mark.parametrize("rows", [1, 15, 16, 97, 200])
-@pytest.mark.parametrize("width", [32, 2016, 2048, 4128])
+@pytest.mark.parametrize("width", [32, 160, 2016, 2048, 4128])
 def test_shapes(rows: int, width: int, instructions: int):
     lib.ggmodel_use_products(instructions)
-    table, x = blocks(DType.Q8_0, normal(rows, width)), normal(3, 4, width, seed=3)
-    (got,) = multiplied([table], x, threads=2)
-    assert nmse(got, x.astype(np.float64) @ table.values.T) < 1e-4
+    x = normal(3, 4, width, seed=3)
+    for dtype in (DType.Q8_0, DType.Q5_1):
+        table = blocks(dtype, normal(rows, width))
+        (got,) = multiplied([table], x, threads=2)
+        assert nmse(got, x.astype(np.float64) @ table.values.T) < 1e-4
+        (few,) = multiplied([table], x[1:2], threads=2)
+        np.testing.assert_array_equal(few, got[1:2])
 
 
 @NEEDS_VNNI

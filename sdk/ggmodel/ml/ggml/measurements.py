@@ -285,9 +285,10 @@ def _remember(choices: dict[str, Any]) -> None:
 
 
 def _file() -> Path:
-    """The file of results for this ggml on this kind of processor."""
+    """The file of results for this ggml and our kernels on this kind of processor."""
     library = describe()
-    about = (version, library["commit"], library["prefix"], sorted(library["features"].items()))
+    own = Path(library["module"]).name
+    about = (version, library["commit"], library["prefix"], sorted(library["features"].items()), own)
     processor = sorted(library["devices"].items())
     digest = hashlib.sha256(repr((about, processor)).encode()).hexdigest()[:12]
     return cache() / f"kernels-{digest}.json"
