@@ -150,9 +150,10 @@ def attend(cache: Cache, batch: Step, tokens: list[Token], specs: list[Spec], d:
             if specs[i].shares is None:
                 layer.put(keys, ctx.input().from_floats(np.stack([t.value(i, dv) for t in tokens])))
             cached = layer.get()
-            out = keys.scaled_dot_product_attention(
+            out = layer.spread(keys).scaled_dot_product_attention(
                 *cached, scale=0.5, cache_config_applied=True, parts=layer.parts
             )
+            out = layer.spread(out)
             outs.append(out)
             ctx.forward(out)
         executable = backend.compile(ctx.graph, tuple(outs))

@@ -110,9 +110,10 @@ def attend(cache: Cache, rows: Rows, step: Step, d: int, dv: int) -> dict[int, n
                 v = ctx.input().from_floats(np.concatenate([t.values(i, dv) for t in things]))
                 layer.put(k, v)
             q = ctx.input().from_floats(np.stack([query(s, p, i, d) for s, p, _ in rows]))
-            out = q.scaled_dot_product_attention(
+            out = layer.spread(q).scaled_dot_product_attention(
                 *layer.get(), scale=SCALE, cache_config_applied=True
             )
+            out = layer.spread(out)
             outs[i] = out
             assert layer.seen.ne == (1, len(rows), 1, 1)
             ctx.forward(out)

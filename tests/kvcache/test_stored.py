@@ -9,6 +9,7 @@ import pytest
 
 from ggmodel.errors import TensorError, Unsupported
 from ggmodel.kvcache import KV_TYPES, Causal, CausalCache, Sliding
+from ggmodel.kvcache.layer import hadamard
 from ggmodel.ml import Backend, DType
 from ggmodel.nn import Rope
 from tests.kvcache.history import BOUND, HEADS, Spec, Token, attend
@@ -74,9 +75,11 @@ def test_a_shift_moves_only_what_it_must(make_cache: MakeCache, backend: Backend
             untouched = [0, 1, 2, 3, *range(7, cache.table.count)]
             np.testing.assert_array_equal(moved[untouched], before[layer][untouched])
             angles = -2 * 10000.0 ** (-2 * np.arange(LONG // 2) / LONG)
-            old = before[layer][4:7].reshape(3, HEADS, LONG // 2, 2)
+            spread = hadamard(LONG) if dtype.is_quantized else np.eye(LONG)
+            old = (before[layer][4:7].reshape(3, HEADS, LONG) @ spread).reshape(3, HEADS, -1, 2)
             turned = (old[..., 0] + 1j * old[..., 1]) * np.exp(1j * angles)
-            want = np.stack([turned.real, turned.imag], -1).reshape(3, -1)
+            want = np.stack([turned.real, turned.imag], -1).reshape(3, HEADS, LONG) @ spread
+            want = want.reshape(3, -1)
             assert ((moved[4:7] - want) ** 2).sum() / (want**2).sum() < BOUND[dtype]
 
 

@@ -327,6 +327,13 @@ class LayerObjects(LayerMemory):
     def get(self) -> tuple[Tensor, Tensor, Tensor]:
         return self._used().get()
 
+    @property
+    def spreads(self) -> bool:
+        return self._used().spreads
+
+    def spread(self, x: Tensor) -> Tensor:
+        return self._used().spread(x)
+
     def _used(self) -> LayerCache:
         if self._cache is None:
             raise TensorError(

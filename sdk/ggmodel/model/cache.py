@@ -71,10 +71,12 @@ class LayerMemory(ABC):
         parts: for `Tensor.scaled_dot_product_attention`; the mask of `get` is made for them.
         shares: the number of the layer whose keys and values it reads; nothing is `put` then. None
             if it has its own.
+        spreads: keys and values are stored, and given by `get`, in the form of `spread`.
     """
 
     parts: tuple[Part, ...] = ()
     shares: int | None = None
+    spreads: bool = False
 
     def __init__(self, layer: int, rope: Rotation | None = None):
         self.layer, self.rope = layer, rope
@@ -100,6 +102,11 @@ class LayerMemory(ABC):
             TensorError: called before `put` in a batch with something to store, or nothing is
                 stored that the batch could see.
         """
+
+    def spread(self, x: Tensor) -> Tensor:
+        """Queries [d, heads, n] for the keys that `get` gives; or what attention makes of its
+        values, [dv, heads, n], in the model's form again."""
+        return x
 
     def _take(self) -> None:
         """Notes that `put` was called; raises its error for a second call."""

@@ -43,18 +43,22 @@ def attention(
     if k is not None and v is not None:
         cache.put(k, v)
     keys, values, mask = cache.get()
-    out = q.scaled_dot_product_attention(
+    out = cache.spread(q).scaled_dot_product_attention(
         keys,
         values,
         mask,
         sinks,
-        vmla,
+        None if cache.spreads else vmla,
         scale=scale,
         softcap=softcap,
         cache_config_applied=True,
         parts=cache.parts,
         bias=bias,
     )
+    if cache.spreads:
+        out = cache.spread(out)
+        if vmla is not None:
+            out = vmla.mulmat(out.permute(0, 2, 1)).permute(0, 2, 1).contiguous()
     return out.reshape(out.dim(0) * out.dim(1), -1)
 
 
