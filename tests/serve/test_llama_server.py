@@ -166,3 +166,18 @@ def test_texts_in_objects(http: httpx.Client):
     for wrong in (image, picture, {"content": TEXT}, {}, [1, {"prompt_string": TEXT}]):
         found = http.post("/completion", json={**ASKED, "prompt": wrong})
         assert found.status_code == 400 and "prompt" in found.json()["error"]["message"]
+
+
+def test_fields_of_an_answer_are_chosen(http: httpx.Client):
+    fields = ["content", "generation_settings/n_predict", "prompt", "absent", "content/x"]
+    found = http.post("/completion", json={**ASKED, "response_fields": fields})
+    whole = http.post("/completion", json={**ASKED, "response_fields": []}).json()
+    assert found.json() == {
+        "content": whole["content"],
+        "generation_settings/n_predict": 8,
+        "prompt": whole["prompt"],
+    }
+    assert "x-ggmodel-warnings" not in found.headers
+    assert whole["prompt"].endswith(TEXT) and whole["prompt"] != TEXT  # with the first token
+    lines = http.post("/completion", json={**ASKED, "stream": True, "response_fields": ["stop"]})
+    assert lines.text.strip().rpartition("\n")[2] == 'data: {"stop":true}'

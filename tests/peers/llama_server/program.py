@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
-ASSETS, GEMMA = ROOT / "examples" / "assets", ROOT / "tests" / "golden" / "gemma3" / "converted"
+ASSETS = ROOT / "examples" / "assets"
 STAND_INS = {
     "test-model-stories260K": ASSETS / "stories.gguf",
     "test-model-stories260K-infill": ASSETS / "stories.gguf",
     "stories15M_MOE": ASSETS / "stories.gguf",
     "tinygemma3-GGUF:Q8_0": ASSETS / "shapes.gguf",
-    "models": GEMMA / "embedding.gguf",
 }
 INFILL = {
     f"tokenizer.ggml.fim_{name}_token_id": 300 + i
@@ -76,12 +75,15 @@ def _model(asked: argparse.Namespace) -> Path:
     if asked.model:
         return Path(asked.model)
     repository = (asked.hf_repo or "").rpartition("/")[2]
+    folder = Path(os.environ["GGMODEL_STAND_INS"])
+    if repository == "models":
+        encoder = made(folder / "encoder.gguf")
+        ranks = "reranker" in (asked.hf_file or "")
+        return encoder if ranks else changed(encoder, {"bert.pooling_type": 1}, folder)
     if repository not in STAND_INS:
         sys.exit(f"no file takes the place of {asked.hf_repo} {asked.hf_file}")
-    if "reranker" in (asked.hf_file or ""):
-        return made(Path(os.environ["GGMODEL_STAND_INS"]) / "reranker.gguf")
     file, changes = STAND_INS[repository], dict[str, Any]()
-    if asked.temp and repository != "models":  # a default of the server, and here of the file
+    if asked.temp:  # a default of the server, and here of the file
         changes["general.sampling.temp"] = float(asked.temp)
     if asked.chat_template:
         file_of = TEMPLATES / f"{BUILT_IN.get(asked.chat_template)}.jinja"
@@ -93,14 +95,12 @@ def _model(asked: argparse.Namespace) -> Path:
         changes[TEMPLATE] = f"{{% set enable_thinking = {value} %}}" + changes[TEMPLATE]
     if repository.endswith("infill"):
         changes |= INFILL
-    if repository == "models":
-        changes["gemma-embedding.context_length"] = 1024
-    return changed(file, changes, Path(os.environ["GGMODEL_STAND_INS"])) if changes else file
+    return changed(file, changes, folder) if changes else file
 
 
 def made(path: Path) -> Path:
-    """The reranker, written once."""
-    from tests.peers.llama_server.reranker import write
+    """The encoder, written once."""
+    from tests.peers.llama_server.encoder import write
 
     if not path.exists():
         write(path)

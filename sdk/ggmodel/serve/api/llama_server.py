@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal, TypeVar
 
+import msgspec
+from msgspec import UNSET
 from starlette.routing import Route
 
 from ...chat.replies import Content
@@ -26,12 +28,14 @@ _TOP = 100
 
 
 class ContinuationRequest(Sampling, kw_only=True):
-    """A text to be gone on with; `n_predict` of −1 goes on to the model's end."""
+    """A text to be gone on with; `n_predict` of −1 goes on to the model's end. `response_fields`
+    are those of the answer, `a/b` one of an object; all where there are none."""
 
     n_predict: int | None = None
     n_keep: int | None = None
     n_probs: int = 0
     return_tokens: bool = False
+    response_fields: list[str] = []
 
 
 class CompletionRequest(ContinuationRequest, kw_only=True):
@@ -117,7 +121,7 @@ class Continuation(ChatProtocol[W]):
         self._requests = await super().prepared(requests)
         return requests
 
-    async def whole(self, replies: list[Reply]) -> ContinuedText | list[ContinuedText]:
+    async def whole(self, replies: list[Reply]) -> Any:
         texts = []
         for i, reply in enumerate(replies):
             whole = await self._whole(i, reply, reply.content)
@@ -125,7 +129,7 @@ class Continuation(ChatProtocol[W]):
                 whole.tokens = [token.id for token in reply.tokens]
             if self.params.n_probs and reply.tokens:
                 whole.completion_probabilities = _probabilities(reply.tokens)
-            texts.append(whole)
+            texts.append(_chosen(whole, self.params.response_fields))
         return texts[0] if len(texts) == 1 else texts
 
     async def first(self, index: int, answer: Answer) -> Iterable[ContinuedPart]:
@@ -147,10 +151,10 @@ class Continuation(ChatProtocol[W]):
             part.completion_probabilities = _probabilities(new)
         return [part]
 
-    async def last(self, index: int, answer: Answer) -> Iterable[ContinuedText]:
+    async def last(self, index: int, answer: Answer) -> Iterable[Any]:
         whole = await self._whole(index, answer, "".join(self._text))
         whole.content = ""
-        return [whole]
+        return [_chosen(whole, self.params.response_fields)]
 
     async def _whole(self, index: int, answer: Answer | Reply, text: str) -> ContinuedText:
         request, finished = self._requests[index], answer.finished
@@ -166,7 +170,7 @@ class Continuation(ChatProtocol[W]):
                 "seed": -1,
                 **settings_of(request.options),
             },
-            prompt=await self._prompt(request.prompt, answer.started),
+            prompt=await self._prompt(answer.started),
             has_new_line="\n" in text,
             stop_type=_stop_type(finished),
             stopping_word=finished.stop or "",
@@ -174,10 +178,8 @@ class Continuation(ChatProtocol[W]):
             timings=timings(finished),
         )
 
-    async def _prompt(self, prompt: Any, started: Started) -> str:
-        """The text of a prompt, which may be given as token ids; "" without a vocabulary."""
-        if isinstance(prompt, str):
-            return prompt
+    async def _prompt(self, started: Started) -> str:
+        """The text of a prompt as the model has it; "" without a vocabulary."""
         try:
             return (await self.runner.detokenize(Detokenize(started.prompt))).text
         except TokenizerError:
@@ -212,6 +214,20 @@ class Infill(Continuation[InfillRequest]):
             max_tokens=request.options.get("max_tokens"),
         )
         return requests
+
+
+def _chosen(text: ContinuedText, paths: list[str]) -> Any:
+    """The fields of an answer that a request names; those that it lacks are left out."""
+    if not paths:
+        return text
+    found, whole = dict[str, Any](), msgspec.to_builtins(text)
+    for path in paths:
+        value = whole
+        for name in path.split("/"):
+            value = value.get(name, UNSET) if isinstance(value, dict) else UNSET
+        if value is not UNSET:
+            found[path] = value
+    return found
 
 
 def _stop_type(finished: Finished) -> Literal["limit", "eos", "word"]:

@@ -1,4 +1,4 @@
-"""A tiny reranker: its score is the mean of marks that its words have.
+"""A tiny encoder, that ranks: its score is the mean of marks that its words have.
 
 An encoder of one layer whose attention is even, so that the state of the first token is the mean of
 all. `MARKS` has the worth of words; the words of `CUT` count as the tokens that the model of
@@ -19,7 +19,11 @@ from ggmodel.tokenizer.encoder import byte_alphabet
 
 WIDTH, LONGEST = 8, 1024  # elements of a state; positions
 MARKS = {"Machine": 2.0, "Ġlearning": 0.5, "Ġmachine": 0.2, "Ġde": -1.0, "Ġet": -1.0, "Ġla": -1.0}
-CUT = (*MARKS, "Learn", "ing", "Ġis", "Which", "Ġcity", "Paris", "Ġcapit")
+CUT = (
+    *MARKS,
+    *("I", "Ġbelieve", "Ġthe", "Ġmeaning", "Ġof", "Ġlife", "Ġis", "This", "Ġa", "Ġtest"),
+    *("Ġb", "Ġc", "Ġd", "Which", "Ġcity", "Paris", "Ġcapit", "Learn", "ing"),
+)
 SPECIAL = ("<s>", "</s>", "<unk>")
 
 
@@ -84,6 +88,7 @@ def _tensors() -> dict[str, NDArray[np.float32]]:
     words = zeros(len(tokens), WIDTH)
     words[:, 0] = [MARKS.get(token, 0.0) for token in tokens]
     words[:, 1], words[:, 2], words[:, 3] = -words[:, 0], 2.0, -2.0  # for norms, which divide
+    words[:, 4:] = np.random.default_rng(1).uniform(-0.3, 0.3, (len(tokens), WIDTH - 4))
     square, vector, one = zeros(WIDTH, WIDTH), zeros(WIDTH), np.eye(WIDTH, dtype=np.float32)
     scale = np.ones(WIDTH, np.float32)
     held = {"token_embd.weight": words}
