@@ -4,7 +4,6 @@ llama.cpp has no such architecture; tensors and keys are named as those of its T
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,8 +13,6 @@ from ggmodel import DType, Tensor, gguf, kv, nn, register
 from ggmodel.kvcache import Bidirectional
 from ggmodel.model import Batch, Step
 from ggmodel.nn import Embedding
-
-_FARTHEST = 128  # distances from here on have one score
 
 
 def _positions(hf: Mapping[str, Any]) -> int:
@@ -33,26 +30,11 @@ class MPNetConfig(nn.EncoderConfig):
     types: int = kv("tokenizer.ggml.token_type_count", default=0)
 
 
-def buckets(distances: np.ndarray, count: int) -> np.ndarray:
-    """The number of the score of each distance (key − query), int32 of the same shape: one for each
-    near one, from half of a side on by logarithm; the second half of `count` is for keys behind.
-
-    As T5's (arXiv 1910.10683), transformers, modeling_mpnet, `relative_position_bucket`."""
-    half = count // 2
-    exact, far = half // 2, np.abs(distances)
-    with np.errstate(divide="ignore"):
-        logs = np.log(far.astype(np.float32) / np.float32(exact)) / np.float32(
-            math.log(_FARTHEST / exact)
-        )
-    large = np.minimum(exact + (np.maximum(logs, 0) * (half - exact)).astype(np.int32), half - 1)
-    return np.where(far < exact, far, large).astype(np.int32) + half * (distances > 0)
-
-
 class Text(nn.EncoderText):
     config: MPNetConfig
     positions: Embedding = nn.position_table()
     types: Any = None
-    distances: Embedding = gguf(
+    distances: nn.RelativeBias = gguf(
         "blk.0.attn_rel_b",
         hf="encoder.relative_attention_bias",
         shape=("heads", "buckets"),
@@ -62,10 +44,9 @@ class Text(nn.EncoderText):
         n, count = batch.size, self.config.buckets
 
         def numbers(step: Step) -> np.ndarray:
-            return buckets(nn.distances(step), count).ravel()
+            return nn.relative_buckets(nn.distances(step), count).ravel()
 
-        scores = self.distances(batch.feed(numbers, DType.I32, n * n))
-        return scores.reshape(self.config.heads, n, n).permute(2, 0, 1).contiguous()
+        return self.distances(batch.feed(numbers, DType.I32, n * n), n)
 
 
 @register("mpnet", hf=("MPNetModel", "MPNetForMaskedLM", "MPNetForSequenceClassification"))

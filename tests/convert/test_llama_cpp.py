@@ -97,6 +97,15 @@ NOTES: dict[str, list[str]] = {
         f"{DIFFERS}audio.residual_scale is 0.25, and it computes with 0.5",
     ],
     "gpt2/untied": [f"{DIFFERS}hidden_activation is relu, and it computes with gelu_fast"],
+    **{
+        f"t5/{name}": [f"{DIFFERS}{key} is {value}" for key, value in differing]
+        for name, differing in (
+            ("published", [("logit_scale", "0.125, and it computes with 1.0")]),
+            ("gated", [("attention.relative_max_distance", "14, and it computes with 128")]),
+            ("silu", [("hidden_activation", "silu, and it computes with relu")]),
+            ("gated_silu", [("hidden_activation", "silu"), ("logit_scale", "0.125")]),
+        )
+    },
     "gptneox/plain": [f"{DIFFERS}hidden_activation is gelu, and it computes with gelu_fast"],
     "gptneox/serial": [
         f"{REFUSES}it needs {name}"
@@ -293,6 +302,7 @@ def test_every_architecture_is_among_them():
         "modern_bert",
         "mpnet",
         "nomic_bert",
+        "t5encoder",
     }  # no logits
     assert families | encoders | {"whisper"} == {
         path.parent.name for path in HERE.glob("*/cases.py")

@@ -50,6 +50,7 @@ FAMILIES = {
     "seed": ("seed_oss",),
     "smollm": ("smollm3",),
     "starcoder": ("starcoder2",),
+    "t5": ("t5", "t5encoder"),
 }
 ARCHITECTURES = sorted(p.parent.name for p in HERE.glob("*/cases.py"))
 _SHIFTED = 16  # positions that a continuation goes beyond its context

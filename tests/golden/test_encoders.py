@@ -20,7 +20,7 @@ from tests.golden.files import Embeddings, cases, load_embeddings
 # Float32 sums taken in another order; keys and values in F16, where attention is fused.
 EXACT, FUSED = 1e-11, 1e-6
 HALF = 2e-6  # rounded weights, and activations rounded alike
-FOLDERS = ["eurobert", "jina_bert_v3", "modern_bert", "mpnet", "nomic_bert"]
+FOLDERS = ["eurobert", "jina_bert_v3", "modern_bert", "mpnet", "nomic_bert", "t5encoder"]
 EACH = [(folder, case) for folder in FOLDERS for case in cases(folder, "embeddings")]
 
 
@@ -38,7 +38,8 @@ def vectors(model: LoadedModel, golden: Embeddings) -> np.ndarray:
 @pytest.mark.parametrize("batch_size", [512, 163])
 def test_vectors(golden: Embeddings, batch_size: int):
     given = {"kv_type": "f32", "flash_attention": "off", "batch_size": batch_size}
-    table = golden.config.get("hidden_act") == "gelu_new"  # ggml's GELU reads one in F16
+    said = {golden.config.get(key) for key in ("hidden_act", "feed_forward_proj")}
+    table = bool({"gelu_new", "gated-gelu"} & said)  # ggml's GELU reads one in F16
     with ggmodel.load(source_of(golden), **given) as model:
         assert nmse(vectors(model, golden), golden.vectors) < (FUSED if table else EXACT)
 

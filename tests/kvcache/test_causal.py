@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ggmodel.errors import Error, KvCacheFull
-from ggmodel.kvcache import CausalCache, Sliding, causal
+from ggmodel.errors import Error, KvCacheFull, TensorError, Unsupported
+from ggmodel.kvcache import Causal, CausalCache, Sliding, causal
 from ggmodel.kvcache.cells import Cells, Window
-from ggmodel.ml import Backend
+from ggmodel.ml import Backend, DType
 from ggmodel.model import Step
 from tests.kvcache.history import snapshot
 from tests.kvcache.naive import Naive, run, seen, step
@@ -391,3 +392,33 @@ def test_a_step_that_is_interrupted_leaves_nothing(
             cache.start_forward(step((0, 4), (1, 4)))
     assert snapshot(cache) == before
     assert put(cache, step((0, 4), (1, 4))) is not None
+
+
+def test_distances_are_of_the_positions_in_the_cells_of_a_step(make_cache: MakeCache):
+    """In steps that move on, and behind positions that were forgotten; those that a later step
+    overwrites stay those of the step."""
+    cache = make_cache(2, 12, [Causal(relative=True)])
+    cache.start_forward(first := run(0, 0, 3))
+    cache.start_forward(run(1, 0, 2))
+    assert first.placed[cache].positions.tolist() == [0, 1, 2, -1]
+    cache.start_forward(batch := step((0, 3)))
+    assert batch.placed[cache].positions.tolist() == [0, 1, 2, 0, 1, 3, -1, -1]
+    assert move_on(cache, batch)
+    assert batch.placed[cache].positions.tolist() == [0, 1, 2, 0, 1, 3, 4, -1]
+    cache.remove(0, 1, 3)
+    cache.start_forward(later := step((0, 3)))
+    held, cells = later.placed[cache].positions, seen(cache, later)[0]
+    assert sorted(held[cell] for cell in cells) == [0, 1, 2, 3]
+    assert batch.placed[cache].positions.tolist() == [0, 1, 2, 0, 1, 3, 4, -1]
+
+
+def test_distances_are_for_layers_that_are_declared_so(make_cache: MakeCache):
+    cache = make_cache(1, 8)
+    cache.start_forward(batch := run(0, 0, 2))
+    with cache.stored.backend.new_context() as ctx:
+        memory: Any = cache.layers(ctx, batch)[0]
+        with pytest.raises(TensorError, match=r"declare Causal\(relative=True\) in caches"):
+            memory.by_distance(lambda far: far)
+    assert batch.placed[cache].positions is None
+    with pytest.raises(Unsupported, match="use kv_type 'f16'"):
+        make_cache(1, 8, [Causal(relative=True)], DType.Q8_0)

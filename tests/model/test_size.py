@@ -70,6 +70,8 @@ LIMITS = {
     "smollm3": 30,
     "stablelm": 35,
     "starcoder2": 25,
+    "t5": 80,  # two stacks of layers
+    "t5encoder": 20,
     "voxtral": 100,
     "whisper": 180,  # 23 of them are names of languages
 }

@@ -105,7 +105,7 @@ def diff(
             if save_reference is not None:
                 saved.save(save_reference)
         elif prompt is not None or tokens is not None:
-            same_prompt(saved, model.prompts.read(text).tolist(), reference or "")
+            same_prompt(saved, model.prompts.ids(text), reference or "")
         try:
             result = compare(model, saved)
         except PromptError as error:
@@ -180,7 +180,7 @@ def _run(
         names = [pair.name for pair in pairs(model.model, checkpoint.tensors)]
     kind, data, differs = "", dict[str, Any](), ""
     if item is None:
-        inputs = {"input_ids": np.array(model.prompts.read(prompt), np.int32)}
+        inputs = {"input_ids": np.array(model.prompts.ids(prompt), np.int32)}
     else:
         assert isinstance(prompt, str)  # ids and an item are not given together
         kind, path = item

@@ -137,7 +137,15 @@ def _of_sounds(key: str, *values: Any) -> Fixed:
     return _fixed(f"audio.{key}", *values, matters=lambda h: h.audio_layers > 0)
 
 
+_RELATIVE = (
+    _fixed("attention.relative_max_distance", 128),
+    _fixed("hidden_activation", None, "relu, or gelu_new with a gate"),
+    _without_effect("attention.layer_norm_epsilon"),  # no norm has a mean
+)
+
 FIXED: Mapping[str, Sequence[Fixed]] = {
+    "t5": (*_RELATIVE, _fixed("logit_scale", None, 1.0)),
+    "t5encoder": _RELATIVE,
     "llama": (*_SILU, Fixed("rope.dimension_count", lambda h: [h.head_dim], refused=True)),
     "llama4": (
         *_SILU,

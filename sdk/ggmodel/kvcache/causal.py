@@ -13,7 +13,7 @@ from typing import ClassVar, TypeVar
 
 import numpy as np
 
-from ..errors import Error, KvCacheFull
+from ..errors import Error, KvCacheFull, Unsupported
 from ..ml import Backend, Context, DType
 from ..ml.node import Rows
 from ..model.batch import Step
@@ -35,6 +35,8 @@ class Rule(CacheSpec):
             reads; it stores none. None if it has its own.
         bounded: whether a position may not see some earlier ones.
         ahead: whether tokens of one group, such as the rows of an image, see later ones of it.
+        relative: attention adds scores that follow from distances, see `LayerCache.by_distance`.
+            It is not fused then, and takes no quantised keys and values.
     """
 
     rope: Rotation | None
@@ -42,6 +44,7 @@ class Rule(CacheSpec):
     absolute: bool = False
     bounded: ClassVar[bool] = True
     ahead: bool = True
+    relative: bool = False
 
     @property
     @abstractmethod
@@ -81,6 +84,8 @@ class Placed:
         lengths: int32 [sequences], before the step.
         allocations: of the table of cells, before the step.
         state: the cache's `_state` right after the step was placed.
+        positions: int32 [window], those of the cells that attention reads, −1 in free ones; None
+            where nothing follows from distances.
     """
 
     cells: np.ndarray
@@ -91,6 +96,7 @@ class Placed:
     lengths: np.ndarray | None = None
     allocations: dict[int, tuple[int, int]] = field(default_factory=dict)
     state: int = -1
+    positions: np.ndarray | None = None
 
     def row(self, i: int) -> tuple[np.ndarray, int]:
         """The mask of the only token of part i, or of token i without parts, and its first cell."""
@@ -121,6 +127,11 @@ class CausalCache(Cache):
         dtype: DType,
         size: Size,
     ):
+        if rule.relative and dtype.is_quantized:
+            raise Unsupported(
+                f"kv_type {dtype.name.lower()} needs fused attention, which cannot add scores of "
+                "distances; use kv_type 'f16'"
+            )
         self.rule, self._masks = rule, Masks(backend.cache_config, whole=size.sequences)
         cells = size.sequences * size.capacity
         if rule.span is not None:
@@ -135,7 +146,7 @@ class CausalCache(Cache):
         self.stored = Stored(backend, ropes, dtype, cells, self.max_batch)
         self.lengths = np.zeros(size.sequences, np.int32)
         config = backend.cache_config
-        self._apart = config.parts and config.mask_batch_padding == 1
+        self._apart = config.parts and config.mask_batch_padding == 1 and not rule.relative
         self._state = 0  # changes with every change of the cache
 
     # a step
@@ -156,6 +167,8 @@ class CausalCache(Cache):
             padding = self._masks.padding
             placed.window = window_of(step.sequences, table, padding, self._apart)
             _look(self.rule, table, self._masks, step, placed)
+            if self.rule.relative:  # a copy: the cache may change before it is read
+                placed.positions = _range(table, placed.window.begin, placed.window.size)[0].copy()
         except BaseException:  # Ctrl-C included
             self.undo(step)
             raise
@@ -186,6 +199,8 @@ class CausalCache(Cache):
                 if unseen is not None:
                     mask[unseen - first] = -np.inf
                 mask[cell - first] = 0
+                if placed.positions is not None:
+                    placed.positions[cell - placed.window.begin] = positions[i]
                 self.table.write_one(cell, sequences[i], positions[i])
                 self.lengths[sequences[i]] = positions[i] + 1
         except BaseException:  # Ctrl-C included

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
@@ -157,6 +157,7 @@ class Feeds:
 
     def __init__(self, stored: Stored, ctx: Context, cache: Cache, step: Step):
         self.stored, self.ctx, self._cache = stored, ctx, cache
+        self._relative = getattr(getattr(cache, "rule", None), "relative", False)
         placed = step.placed[cache]
         self.n, self.window = n, window = len(placed.cells), placed.window
         self.rows = ctx.feed(self._cells, DType.I64, n, trusted=True, name="cells") if n else None
@@ -166,6 +167,19 @@ class Feeds:
         self.mask = ctx.feed(lambda s: s.placed[cache].mask, dtype, *shape, name="mask")
         self._scattered: dict[int, Tensor] = {}
         self._matrices: dict[int, Tensor] = {}
+
+    def by_distance(self, layer: int, fill: Callable[[np.ndarray], np.ndarray]) -> Tensor:
+        """See `LayerCache.by_distance`."""
+        if not self._relative:
+            raise TensorError(
+                f"layer {layer} asks for distances; declare Causal(relative=True) in caches()"
+            )
+
+        def numbers(step: Step) -> np.ndarray:
+            held = step.placed[self._cache].positions
+            return fill(held - step.positions[:, None]).ravel()
+
+        return self.ctx.feed(numbers, DType.I32, self.window.size * self.n, name="distances")
 
     def _cells(self, step: Step) -> np.ndarray:
         return step.placed[self._cache].cells
@@ -239,6 +253,19 @@ class LayerCache(LayerMemory):
     @property
     def parts(self) -> tuple[Part, ...]:
         return self.feeds.window.parts
+
+    def by_distance(self, fill: Callable[[np.ndarray], np.ndarray]) -> Tensor:
+        """An input I32 [m · n] that follows from how far each of the m cells that attention reads
+        lies behind each of n tokens, for layers that `caches()` declares as `relative`.
+
+        Args:
+            fill: distances int32 [n, m] → as many numbers. Those of cells that a token does not see
+                may be anything.
+
+        Raises:
+            TensorError: the layer is not declared so.
+        """
+        return self.feeds.by_distance(self.layer, fill)
 
 
 class SharedLayer(LayerMemory):

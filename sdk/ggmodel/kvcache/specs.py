@@ -33,17 +33,19 @@ class Causal(Positions):
     Attributes:
         absolute: what enters the layer holds its position, as with learned embeddings of positions:
             no rotation moves its keys, and a text whose positions change is computed again.
+        relative: attention adds scores that follow from distances: `LayerCache.by_distance`.
     """
 
     rope: Rotation | None = None
     shares: int | None = None
     absolute: bool = False
     ahead: bool = True
+    relative: bool = False
     bounded: ClassVar[bool] = False
 
     @property
     def kind(self) -> Hashable:
-        return "causal", self.absolute, self.ahead
+        return "causal", self.absolute, self.ahead, self.relative
 
     @property
     def span(self) -> None:

@@ -21,7 +21,7 @@ from .context import Context, Executor
 from .devices import BackendMemory, DeviceInfo
 from .graph import Graph
 from .node import Node, State, Weight
-from .params import BackendParams, layer_of
+from .params import BackendParams, blocks_of, layer_of
 from .table import pad4
 from .tensor import Tensor
 
@@ -76,7 +76,7 @@ class Backend(Executor):
         self.owns_source = False
         self.params = params
         self.config = KeyValues(source.metadata, source.name)
-        self.block_count = self.config.get("block_count", int) or 0
+        self.block_count = blocks_of(self.config)
         if not 0 <= self.block_count <= _MOST_BLOCKS:
             raise ConfigError(
                 f"{source.name}: {self.config.full('block_count')} is {self.block_count}, "

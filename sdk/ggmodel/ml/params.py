@@ -23,17 +23,29 @@ from .devices import DeviceID, DeviceInfo
 if TYPE_CHECKING:
     from fractions import Fraction
 
+    from ..gguf_file.values import KeyValues
+
 INPUT = -1  # the input: system memory, immovable
 
 _INPUTS = frozenset({"token_embd", "position_embd", "token_types", "token_embd_norm"})
+_STACKS = {"enc", "dec"}
+
+
+def blocks_of(keys: KeyValues) -> int:
+    """The number of layers of a file: of an encoder and a decoder the larger."""
+    count = keys.get("block_count", int) or 0
+    return max(count, keys.get("decoder_block_count", int) or count)
 
 
 def layer_of(name: str, block_count: int) -> int:
     """The layer of a weight: its block's number, `INPUT`, or `block_count`, the output layer.
 
-    Only a leading `blk.N` is a layer number; other integers in a name are not.
+    Only a leading `blk.N` is a layer number, or one behind `enc.` or `dec.`; other integers in a
+    name are not.
     """
     head, *rest = name.split(".")
+    if head in _STACKS and rest:
+        head, *rest = rest
     if head in _INPUTS:
         return INPUT
     if head == "blk" and rest and rest[0].isdecimal():

@@ -50,6 +50,8 @@ class Model(Module):
         position_components: k of `positions`.
         bidirectional_images: the rows of an image see each other in both directions; they are
             always computed together.
+        prompt_item: the kind of item that the tokens of a prompt become, for an encoder to read; ""
+            for models that go on with them.
         clip: extra `clip.*` metadata for llama.cpp's mmproj file: key without "clip." → value, a
             function of the hyperparameters, or None for nothing. None: no such file is written.
     """
@@ -64,6 +66,7 @@ class Model(Module):
     config: Any
     read_tokenizer: Callable[[], Any] = staticmethod(lambda: None)
 
+    prompt_item: ClassVar[str] = ""
     position_components: ClassVar[int] = 1
     bidirectional_images: bool = False
     clip: ClassVar[dict[str, Any] | None] = None

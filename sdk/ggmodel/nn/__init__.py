@@ -91,6 +91,7 @@ if TYPE_CHECKING:
         distances,
         position_table,
     )
+    from .encoder_decoder import EncoderDecoder, attend_source
     from .experts import (
         SIGMOID,
         SOFTMAX,
@@ -119,6 +120,16 @@ if TYPE_CHECKING:
         recurrent_layers,
         selective_scan,
         short_conv,
+    )
+    from .relative import (
+        FARTHEST,
+        RelativeAttention,
+        RelativeBias,
+        RelativeConfig,
+        RelativeEncoder,
+        RelativeLayer,
+        RelativeMLP,
+        relative_buckets,
     )
     from .sandwich import PerLayerEmbedding, PerLayerInputs, SandwichLayer, ScaledEmbedding
     from .vision.config import (
@@ -153,6 +164,7 @@ __all__ = [
     "CLIP_MEAN",
     "CLIP_STD",
     "CONFORMER_EPS",
+    "FARTHEST",
     "MLP",
     "MOST_NEARBY",
     "SIGMOID",
@@ -179,6 +191,7 @@ __all__ = [
     "Encoder",
     "EncoderAttention",
     "EncoderConfig",
+    "EncoderDecoder",
     "EncoderHead",
     "EncoderMLP",
     "EncoderText",
@@ -221,6 +234,12 @@ __all__ = [
     "PostNormLayer",
     "PreNormLayer",
     "RMSNorm",
+    "RelativeAttention",
+    "RelativeBias",
+    "RelativeConfig",
+    "RelativeEncoder",
+    "RelativeLayer",
+    "RelativeMLP",
     "Rope",
     "Rope2D",
     "RopeConfig",
@@ -238,6 +257,7 @@ __all__ = [
     "VisionMLP",
     "activate",
     "activation",
+    "attend_source",
     "attention",
     "attention_in_blocks",
     "audio_kv",
@@ -258,6 +278,7 @@ __all__ = [
     "partial_rope",
     "position_table",
     "recurrent_layers",
+    "relative_buckets",
     "resample",
     "rope_sections",
     "scaling_factor",
@@ -287,6 +308,7 @@ _find, __dir__ = lazily(
         "AudioModel ColumnAudioEncoder audio_kv whisper_features",
         "encoder": "Encoder EncoderAttention EncoderConfig EncoderHead EncoderMLP EncoderText "
         "FusedEncoderAttention FusedEncoderMLP PostNormLayer distances position_table",
+        "encoder_decoder": "EncoderDecoder attend_source",
         "delta_net": "DeltaNet DeltaNetConfig TileHeads delta_rule",
         "conformer": "CONFORMER_EPS MOST_NEARBY ConformerConv "
         "ConformerFeedForward ConformerModel LocalAttention mel_features",
@@ -296,6 +318,8 @@ _find, __dir__ = lazily(
         "experts": "SIGMOID SOFTMAX ExpertLinear ExpertsConfig GatedExperts SharedExpert "
         "SharedExpertsConfig choose_experts selection_bias stacked sum_experts",
         "latent": "LatentAttention LatentConfig",
+        "relative": "FARTHEST RelativeAttention RelativeBias RelativeConfig RelativeEncoder "
+        "RelativeLayer RelativeMLP relative_buckets",
         "sandwich": "PerLayerEmbedding PerLayerInputs SandwichLayer ScaledEmbedding",
         "vision.config": "CLIP_MEAN CLIP_STD ImageConfig image_mean image_std resample vision_kv",
         "vision.grids": "GridConfig GridVision",

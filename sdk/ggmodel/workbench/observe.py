@@ -160,6 +160,17 @@ def _watched_item(
     ]
 
 
+def watch_source(model: LoadedModel, ids: list[int], begin: Begin) -> np.ndarray:
+    """Encodes the tokens of a prompt, for a model whose encoder reads them. Other arguments as for
+    `watch_text`.
+
+    Returns:
+        The prompt for `watch_text`, int32 [n].
+    """
+    source = Prepared(np.array(ids, np.float32))
+    return model.prompts.read([watch_item(model, model.model.prompt_item, source, begin)])
+
+
 def prompt_with(
     model: LoadedModel, ids: list[int], placeholder: int, encoded: list[MultimodalEmbedding]
 ) -> np.ndarray:

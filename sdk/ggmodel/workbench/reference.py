@@ -106,7 +106,10 @@ class _Run:
         keywords = {k: torch.from_numpy(np.array(v)) for k, v in activations.inputs.items()}
         keywords["input_ids"] = keywords["input_ids"].reshape(1, -1).long()
         if config.get("is_encoder_decoder"):
-            keywords["decoder_input_ids"] = keywords.pop("input_ids")
+            ids, start = keywords["input_ids"], config.get("decoder_start_token_id")
+            if self.kind:
+                del keywords["input_ids"]
+            keywords["decoder_input_ids"] = ids if self.kind else torch.tensor([[start]])
         hooks = _Hooks(torch, activations)
         hooks.attach("", net.base_model if self.embeds else net)
         for name, module in modules.items():

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..convert.imatrix import Importance, ImportanceMatrix
-from ..errors import ComputeError, ConfigError, PromptError, TokenizerError
+from ..errors import ComputeError, ConfigError, PromptError, TokenizerError, Unsupported
 from ..ml.node import Node, Weight
 from ..runner import LoadedModel
 from ..runner.engine.scoring import Scoring
@@ -31,7 +31,13 @@ def read_tokens(model: LoadedModel, text: str) -> np.ndarray:
 
     Raises:
         TokenizerError: the model has no vocabulary.
+        Unsupported: its encoder reads texts, whose tokens have no probabilities then.
     """
+    if model.model.prompt_item:
+        raise Unsupported(
+            f"{model.model.architecture}: an encoder reads the text, and gives its tokens no "
+            "probabilities; take a model that goes on with texts"
+        )
     return np.array(tokenizer_of(model).encode(text, parse_special=False), np.int32)
 
 

@@ -21,7 +21,7 @@ from ..model import Prepared
 from ..runner import LoadedModel
 from ..storage import atomic_write
 from .nodes import VIEWS
-from .observe import Recording, See, watch_item, watch_text
+from .observe import Recording, See, watch_item, watch_source, watch_text
 
 _CHUNK = 1 << 22  # numbers in float64 at a time
 
@@ -133,7 +133,11 @@ def trace(
         look = _Look(result, model, kind, names, keep)
         embeddings = watch_item(model, kind, prepared, look.begin)
         prompt = model.prompts.with_items(prompt, {OPTIONS[kind]: [embeddings]})
-    numbers = model.prompts.read(prompt)
+    if item is None and (kind := model.model.prompt_item):
+        begin = _Look(result, model, kind, names, keep).begin
+        numbers = watch_source(model, model.prompts.ids(prompt), begin)
+    else:
+        numbers = model.prompts.read(prompt)
     result.tokens = len(numbers)
     watch_text(model, numbers, _Look(result, model, "text", names, keep).begin)
     if not result.values:

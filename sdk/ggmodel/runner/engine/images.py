@@ -331,8 +331,11 @@ _PLURALS = {"image": "images", "audio": "audio", "video": "videos"}
 
 def _unsupported(model: Model, kind: str, modalities: Mapping[str, Modality]) -> Unsupported:
     message = f"this {type(model).architecture} model takes no {_PLURALS.get(kind, repr(kind))}"
+    named = [_PLURALS.get(kind, kind) for kind in modalities if kind != model.prompt_item]
+    if model.prompt_item and not named:
+        return Unsupported(f"{message}; it reads text alone")
     if modalities:
-        others = " and ".join(_PLURALS.get(name, name) for name in modalities)
+        others = " and ".join(named)
         return Unsupported(f"{message}; besides text it takes {others}")
     return Unsupported(
         f"{message}: the file holds no {'audio' if kind == 'audio' else 'vision'} tensors; where "

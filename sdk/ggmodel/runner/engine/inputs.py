@@ -201,6 +201,12 @@ class InputTable:
         embeddings = (self._entries[n].embedding for n in numbers if n < 0)
         return sum(len(e) if e.used is None else e.used for e in embeddings if e is not None)
 
+    def tokens(self, numbers: Sequence[int], kind: str) -> int:
+        """The tokens of a prompt: those that became items of this kind, else its inputs."""
+        embeddings = (self._entries[n].embedding for n in numbers if n < 0)
+        read = sum(len(e) for e in embeddings if e is not None and e.kind == kind)
+        return read or len(numbers)
+
     def resolve(
         self, numbers: np.ndarray, positions: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray | None, tuple[Span, ...]]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ...gguf_file import TensorSource
 from ...gguf_file.values import KeyValues
 from ...ml import Backend, BackendMemory, DeviceInfo, GPULayersList, new_backend
+from ...ml.params import blocks_of
 from ...model import Config, LoadReport, Model, config_class, fill
 from ...model.loader import completed, of_source
 from ...model.source_code import author_code, file_of
@@ -242,8 +243,7 @@ def prepare(source: TensorSource, options: Options, devices: Devices) -> Prepara
             return preparation.backend.backend_memory()
 
     def choose(backoff: float) -> GPULayersList:
-        keys = KeyValues(source.metadata, source.name)
-        blocks = keys.get("block_count", int) or 0
+        blocks = blocks_of(KeyValues(source.metadata, source.name))
         return choose_layers(request, dry_run, devices.available, blocks, backoff=backoff)
 
     return with_backoff(attempt, choose) if request.automatic else attempt(choose(0.0))

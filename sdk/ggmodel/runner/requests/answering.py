@@ -116,6 +116,12 @@ class Answering:
         max_tokens, stop = own.pop("max_tokens", None), own.pop("stop", ())
         truncate = own.pop("truncate", None)
         items = {name: own.pop(name) for name in LISTS if name in own}
+        if own.get("context_shift") and self.model.prompt_item:
+            raise Unsupported(
+                "an encoder–decoder has nothing to shift: its encoder reads the prompt once, and "
+                "the answer alone fills the context. Leave out context_shift, or load the model "
+                "with a larger context_length"
+            )
         room = self._room(max_tokens, own.get("context_shift", False))
         prompt = self.prompts.with_items(prompt, items)
         ids = self.prompts.read(prompt, truncate, own.get("num_keep", 0), room)
@@ -252,10 +258,10 @@ class Answering:
         room = self._room(own.get("max_tokens"), own.get("context_shift", False))
         rendered, most = self.chat_text(messages, **template), self.engine.context_length - room
         try:
-            self.prompts.check_length(len(rendered.text), most)
+            self.prompts.check_length(len(rendered.text), most)  # known without its tokens
+            return len(self.prompts.numbers(self.prompts.chat(rendered))) <= most
         except PromptTooLong:
-            return False  # known without its tokens
-        return len(self.prompts.numbers(self.prompts.chat(rendered))) <= most
+            return False
 
     @reported
     def fitting(

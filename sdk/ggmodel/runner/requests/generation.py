@@ -90,6 +90,8 @@ class Generation:
         if tokenizer is not None:
             after = int(prompt[-1]) if prompt[-1] >= 0 else None
             self._text = AnswerText(tokenizer, after, stop)
+        kind = engine.model.prompt_item
+        self._asked = engine.inputs.tokens(prompt.tolist(), kind) if kind else len(prompt)
         room = engine.context_length - len(prompt)
         if context_shift:
             self._max = math.inf if max_tokens is None else max_tokens
@@ -332,7 +334,7 @@ class Generation:
     def usage(self) -> Usage:
         prompted, latest = self._prompted or self._started, self._latest or self._started
         return Usage(
-            len(self.prompt),
+            self._asked,
             len(self.tokens),
             prompted - self._started,
             latest - prompted,

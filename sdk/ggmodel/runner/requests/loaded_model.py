@@ -287,6 +287,11 @@ class LoadedModel(Answering, Closing):
         """
         self._check_open()
         ids = self.prompts.read(prompt)
+        if self.model.prompt_item:
+            raise Unsupported(
+                f"{self.model.architecture}: an encoder reads the text, and gives its tokens no "
+                "probabilities; generate(prompt, logprobs=True) has those of an answer"
+            )
         if (ids < 0).any():
             raise PromptError("images have no log-probabilities: score a prompt without any")
         scores: list[float] = []
@@ -325,6 +330,11 @@ class LoadedModel(Answering, Closing):
             ComputeError: the model's hidden states are not finite.
         """
         self._check_open()
+        if self.model.prompt_item:
+            raise Unsupported(
+                f"{self.model.architecture}: embeddings are those of an encoder alone; convert its "
+                "checkpoint as such (T5EncoderModel)"
+            )
         chosen = pooling_of(self.source.metadata, pooling)
         rows = embed(self.engine, read_texts(self.prompts, texts), chosen)
         return normalized(rows) if normalize else rows

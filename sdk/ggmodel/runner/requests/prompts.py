@@ -70,7 +70,7 @@ class Prompts:
         """
         most = self.engine.context_length
         prompt = self._bounded(prompt, most, keep if truncate else None)
-        numbers = self.numbers(prompt)
+        numbers = self.numbers(prompt, keep if truncate else None)
         if not len(numbers):
             raise PromptError("the prompt is empty; give at least one token")
         array = self._checked(numbers)
@@ -86,6 +86,14 @@ class Prompts:
                 most,
             )
         return array
+
+    def ids(self, prompt: str | Sequence[int]) -> list[int]:
+        """The token ids of a text, or those given: what a model goes on with, or its encoder reads.
+        Raises as `read`."""
+        if not self.engine.model.prompt_item:
+            return self.read(prompt).tolist()
+        ids = self.vocabulary().encode(prompt) if isinstance(prompt, str) else [*prompt]
+        return self._checked(ids).tolist()
 
     def _bounded(self, prompt: Prompt, most: int, kept: int | None) -> Prompt:
         """The prompt, whose texts may fit into `most` positions by their lengths, before any of
@@ -154,15 +162,20 @@ class Prompts:
             )
         return np.array(numbers[:kept] + numbers[tail:], np.int32)
 
-    def numbers(self, prompt: Prompt) -> list[int] | np.ndarray:
+    def numbers(self, prompt: Prompt, keep: int | None = None) -> list[int] | np.ndarray:
         """The inputs of a prompt, not checked; a plain list if all of them are token ids.
+
+        Args:
+            keep: shorten the text for an encoder to so many of its first tokens and the last ones;
+                None: do not.
 
         Raises:
             PromptError: it is no prompt.
+            PromptTooLong: the text for an encoder has more tokens than the context.
             ImageError: an image cannot be read.
         """
         if isinstance(prompt, str):
-            return self.vocabulary().encode(prompt)
+            return self._of_ids(self.vocabulary().encode(prompt), keep)
         if not _is_list(prompt):
             raise PromptError(
                 f"a prompt is text, or a list of texts, token ids and images, not "
@@ -183,19 +196,40 @@ class Prompts:
             elif isinstance(part, (Input, PromptText)):
                 pieces.append(part)
             else:
-                if i == 0 and self.tokenizer is not None:  # special tokens before a text
+                plain = not self.engine.model.prompt_item
+                if i == 0 and plain and self.tokenizer is not None:  # special tokens before a text
                     pieces.append(PromptText("", self.tokenizer.encode))
                 pieces.append(self._item(part))
-        return self._numbered(pieces)
+        return self._numbered(pieces, keep)
 
-    def _numbered(self, pieces: Sequence[Any]) -> list[int] | np.ndarray:
+    def _of_ids(self, ids: list[int], keep: int | None) -> list[int] | np.ndarray:
+        """The inputs of a prompt of token ids: these, or what they become for an encoder."""
+        kind, most = self.engine.model.prompt_item, self.engine.context_length
+        if not (kind and ids):
+            return ids
+        if len(ids) > most and keep is not None:
+            keep = min(keep, most)
+            ids = ids[:keep] + ids[len(ids) - most + keep :]
+        if len(ids) > most:
+            raise PromptTooLong(
+                f"the prompt has {len(ids)} tokens, and the encoder reads {most}; load the model "
+                "with a larger context_length, or shorten the prompt",
+                len(ids),
+                most,
+            )
+        images, tokens = self.engine.images, self._checked(ids).astype(np.float32)
+        inputs = images.expand([images.encode_media(kind, tokens)])
+        return self.engine.number([one for one in inputs if isinstance(one, Input)])
+
+    def _numbered(self, pieces: Sequence[Any], keep: int | None = None) -> list[int] | np.ndarray:
         """Numbers of texts, ids, inputs, and items as their embeddings."""
         each = [one.ids() if isinstance(one, PromptText) else one for one in pieces]
         if all(
             isinstance(one, int) or isinstance(piece, PromptText)
             for piece, one in zip(pieces, each, strict=True)
         ):
-            return [id for one in each for id in (one if isinstance(one, list) else [one])]
+            ids = [id for one in each for id in (one if isinstance(one, list) else [one])]
+            return self._of_ids(ids, keep)
         inputs: list[Any] = []
         texts: list[tuple[PromptText, list[Input]]] = []
         for piece, one in zip(pieces, each, strict=True):

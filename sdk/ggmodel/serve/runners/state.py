@@ -35,7 +35,7 @@ def state_of(model: LoadedModel) -> State:
         engine="ggmodel",
         path=str(model.source.files[0]) if model.source.files else model.source.name,
         architecture=model.report.architecture,
-        kinds=[*model.model.modalities()],
+        kinds=[kind for kind in model.model.modalities() if kind != model.model.prompt_item],
         abilities=_abilities(model, template),
         context_length=model.context_length,
         trained_context=keys.get("context_length", int) or 0,
@@ -65,7 +65,7 @@ def _abilities(model: LoadedModel, template: str) -> list[str]:
         abilities.append("completion")
         if template and model.tokenizer is not None:
             abilities += ["chat", *template_abilities(template)]
-    if architecture.hidden is not Model.hidden:
+    if architecture.hidden is not Model.hidden and not architecture.prompt_item:
         abilities.append("embedding")
     if model.ranks:
         abilities.append("rerank")

@@ -31,6 +31,7 @@ from ..observe import (
     prompt_with,
     watch_decode,
     watch_item,
+    watch_source,
     watch_text,
 )
 from ..routers import Routing, routed
@@ -115,7 +116,9 @@ def _diff(model: LoadedModel, reference: Activations, routing: Routing) -> Diff:
     need_same_kind(model, reference.config, "the reference")
     comparing = _Comparing(model, reference, routing)
     ids, kind = reference.ids, reference.kind
-    if not kind:
+    if not kind and net.prompt_item:
+        numbers = watch_source(model, ids, comparing.begin_tower)
+    elif not kind:
         numbers = model.prompts.read(ids)
     else:
         try:

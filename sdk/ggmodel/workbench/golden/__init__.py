@@ -18,7 +18,7 @@ from ...convert.quantize import decode, encode
 from ...errors import ConfigError, Error, FormatError
 from ...gguf_file import DType, MemorySource
 from ...loading import load
-from ...model import Model, find
+from ...model import Input, Model, find
 from ...model.registry import find_hf, supported
 from ...runner import LoadedModel
 from ...runner.engine.scoring import Scoring
@@ -311,7 +311,7 @@ def _texts(
 ) -> Iterator[tuple[Outcome, np.ndarray]]:
     """The golden's prompts, the one without images first, and each as numbers."""
     prompts: dict[str, tuple[list[Any], Golden | Prompt]]
-    prompts = {name: (golden.prompt.tolist(), golden)}
+    prompts = {name: (text_of(model, golden), golden)}
     for title, prompt in golden.prompts.items():
         prompts[f"{name}, prompt {title}"] = laid_out(model, golden, prompt), prompt
     for case, (items, want) in prompts.items():
@@ -341,7 +341,7 @@ def _in_float64(loading: Loading, golden: Golden) -> Iterator[Run]:
             errors.append(nmse(logits, want.logits))
             misled.update(routing.misled(FLOAT64))
 
-        compute(golden.prompt.tolist(), golden)
+        compute(text_of(model, golden), golden)
         for picture in golden.pictures.values():
             encoded = model.encode_media(picture.kind, picture.pixels, **picture.data)
             errors.append(nmse(np.concatenate([e.rows for e in encoded]), picture.rows))
@@ -357,7 +357,6 @@ def _rounded(loading: Loading, golden: Golden, bound: float) -> Iterator[Run]:
     """The prompt with rounded weights. The golden has the logits of those in F16 and Q8_0; BF16 is
     compared with the same weights in F32. The bound follows from how far rounded weights move the
     reference."""
-    prompt = golden.prompt.tolist()
     of_f16 = nmse(golden.logits_f16, golden.logits)
     recorded = {DType.F16: golden.logits_f16, DType.BF16: None, DType.Q8_0: golden.logits_q8_0}
     for dtype, want in recorded.items():
@@ -366,10 +365,10 @@ def _rounded(loading: Loading, golden: Golden, bound: float) -> Iterator[Run]:
         moved = 8**2 * of_f16 if want is None else nmse(want, golden.logits)
         if want is None:
             with loading.load(in_float32(source)) as model, routed(model, golden.routers):
-                want = model.logits(prompt)
+                want = model.logits(text_of(model, golden))
         with loading.load(source) as model, routed(model, golden.routers):
             most = bound + ACTIVATIONS * moved
-            yield Run(dtype.name, nmse(model.logits(prompt), want), most)
+            yield Run(dtype.name, nmse(model.logits(text_of(model, golden)), want), most)
 
 
 def _embedded(loading: Loading, golden: Embeddings, name: str, bound: float) -> Outcome:
@@ -392,6 +391,12 @@ def _embedded(loading: Loading, golden: Embeddings, name: str, bound: float) -> 
         most = bound + ACTIVATIONS * nmse(want, golden.vectors)
         others.append(Run(dtype.name, nmse(got, want), most))
     return Outcome(name, len(golden.texts), error, bound, None, tuple(others))
+
+
+def text_of(model: Any, golden: Golden) -> list[Any]:
+    """The prompt without items, for a loaded model: inputs of the decoder."""
+    ids = golden.prompt.tolist()
+    return [Input(id) for id in ids] if model.model.prompt_item else ids
 
 
 def laid_out(model: Any, golden: Golden, prompt: Prompt) -> list[Any]:

@@ -115,10 +115,10 @@ def _ids(prompt: Golden | Prompt) -> np.ndarray:
 
 def last(model: LoadedModel, golden: Golden) -> Array:
     """A model's last logits of these prompts, one after the other."""
-    from . import laid_out
+    from . import laid_out, text_of
 
     prompts = [
-        laid_out(model, golden, each) if isinstance(each, Prompt) else golden.prompt.tolist()
+        laid_out(model, golden, each) if isinstance(each, Prompt) else text_of(model, golden)
         for each in compared(golden)
     ]
     return np.concatenate([model.logits(items)[-1] for items in prompts])
@@ -136,7 +136,8 @@ def runs(loading: Loading, golden: Golden, case: str, bound: float) -> Iterator[
 
     errors = list[float]()
     reasons = getattr(loading.cases.module, "UNFOLLOWED", {})
-    longest = max(len(_ids(prompt)) for prompt in compared(golden))
+    sources = [p.shape[0] for p in golden.pictures.values() if p.kind == "source"]
+    longest = max([*sources, *(len(_ids(prompt)) for prompt in compared(golden))])
     for (path, value), want in zip(golden.changes.items(), golden.changed, strict=True):
         if any(fnmatchcase(f"{case}.{path}", pattern) for pattern in reasons):
             continue

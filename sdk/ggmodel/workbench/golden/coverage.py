@@ -27,7 +27,7 @@ from ...model.loader import of_source
 from ...model.module import of_tower
 from ...runner import LoadedModel
 from ..unread import KEPT
-from . import FLOAT64, Loading, laid_out, source_of
+from . import FLOAT64, Loading, laid_out, source_of, text_of
 from .changes import others
 from .files import Cases, Embeddings, Golden, Picture, Prompt
 from .runs import nmse
@@ -256,5 +256,5 @@ def _results(
             return model.logits(laid_out(model, golden, prompt))
 
         items.append(_Result(prompt.logits, logits))
-    text = _Result(golden.logits, lambda model: model.logits(golden.prompt.tolist()))
+    text = _Result(golden.logits, lambda model: model.logits(text_of(model, golden)))
     return [text], items

@@ -30,6 +30,7 @@ from . import weights as rule
 from .weights import Array, Types, narrowed, rounded
 
 GREEDY = 12  # tokens in a greedy continuation
+SOURCE_IDS = 64
 JSON = ("config", "saved_config", "versions", "tensors")  # and types
 ARRAYS = ("prompt", "logits", "logits_f16", "logits_q8_0", "greedy", "greedy_margins")
 OF_A_PROMPT = ("ids", "logits", "greedy", "greedy_margins")
@@ -129,7 +130,7 @@ class Picture:
         shape: of the values, such as [tiles, 3, height, width].
         data: further outputs of the processor (JSON), such as `aspect_ratio_id`.
         rows: [rows, width], the result of the encoder and the projector.
-        kind: see `Model.modalities`.
+        kind: see `Model.modalities`; "source" is the text that an encoder reads.
     """
 
     name: str
@@ -140,8 +141,9 @@ class Picture:
 
     @property
     def pixels(self) -> Array:
-        """The values, in (-1, 1)."""
-        return rule.uniform(f"picture {self.name}", self.shape)
+        """The values, in (-1, 1); of a source ids of tokens below `SOURCE_IDS`."""
+        values = rule.uniform(f"picture {self.name}", self.shape)
+        return np.floor(np.abs(values) * SOURCE_IDS) if self.kind == "source" else values
 
 
 @dataclass

@@ -49,6 +49,8 @@ optional, for any case:
     weight(name, shape), to replace the common rule
     adjust(model), called when a model has been loaded
     BOUNDS      case → the NMSE that ggmodel must stay below, if not 1e-8
+    MORE        case → {name: shape} of tensors of its checkpoint that transformers takes, and does
+                not write
     SPECIAL     text → id of special tokens that the model looks up by name
     UNFOLLOWED  "case.path" of a number in config.json, or a pattern → why a model that is right
                 does not follow transformers to another value
@@ -279,6 +281,8 @@ class Case:
         """
         self._tell(f"{self.name}: loading the reference")
         tensors, saved = layout(self.config)
+        more = getattr(self.module, "MORE", {}).get(self.name, {})
+        tensors = dict(sorted({**tensors, **more}.items()))
         types = _types(self.cases, self.name, tensors, self.models) if want is None else want.types
         models = {run: Reference(self, tensors, types, dtype) for run, dtype in RUNS.items()}
         each = list(models.values())

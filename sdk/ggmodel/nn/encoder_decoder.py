@@ -1,0 +1,76 @@
+"""Models whose encoder reads the prompt once, and whose decoder attends to what it read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from ..kvcache import Cross, LayerObjects
+from ..ml import Context, DType, Tensor
+from ..model.model import Model
+from ..model.multimodal import Input, Modality, Multimodal, MultimodalEmbedding, Prepared
+
+
+def attend_source(q: Tensor, k: Tensor | None, v: Tensor | None, cache: LayerObjects) -> Tensor:
+    """Attends to a source, whose keys and values are stored when it is new.
+
+    Args:
+        q: [d, heads, n], scaled already.
+        k, v: [d, heads, rows] of the rows of a source in this batch; None without one.
+
+    Returns:
+        F32 [d · heads, n], zeros of rows that have no source.
+    """
+    if k is not None and v is not None:
+        cache.put(k, v)
+    seen = cache.get()
+    y = cache.spread(q).scaled_dot_product_attention(*seen, scale=1.0, cache_config_applied=True)
+    y = cache.spread(y) if cache.spreads else y
+    return y.reshape(q.dim(0) * q.dim(1), -1)
+
+
+class EncoderDecoder(Model):
+    """The tokens of a prompt are the source, which `encode` reads; the answer begins with the
+    config's `start`. Reads the config's `context`, the most tokens of a source in a model that is
+    not loaded. A subclass writes `encode`, and declares `source_cache()` beside the layers' own."""
+
+    prompt_item: ClassVar[str] = "source"
+
+    def modalities(self) -> Mapping[str, Modality]:
+        """The modalities of the other bases, and "source"."""
+        source = Modality(
+            marker="",
+            open=np.asarray,
+            prepare=lambda ids: Prepared(np.asarray(ids, np.float32)),
+            encode=self.encode_source,
+            inputs=self.source_inputs,
+            largest=lambda: Prepared(np.zeros(self.source_rows, np.float32)),
+            shape=("tokens",),
+            data={},
+        )
+        return {**super().modalities(), "source": source}
+
+    @property
+    def source_rows(self) -> int:
+        """The most tokens of a source."""
+        return self.config.loaded_context or self.config.context
+
+    def source_cache(self) -> Cross:
+        """The declaration of a layer's keys and values of a source."""
+        return Cross(rows=self.source_rows)
+
+    def encode_source(self, ctx: Context, source: Prepared) -> list[Multimodal]:
+        """Records the graph that encodes the tokens of a source, in a context of its own."""
+        n = len(source.values)
+        ids = ctx.feed(lambda source: source.values.astype(np.int32), DType.I32, n, name="source")
+        return [Multimodal(self.encode(ctx, ids))]
+
+    def encode(self, ctx: Context, ids: Tensor) -> Tensor:
+        """Token ids I32 [n] → F32 [width, n], what layers attend to."""
+        raise NotImplementedError
+
+    def source_inputs(self, source: list[MultimodalEmbedding]) -> list[Input]:
+        """The decoder begins with this token, from whose position on it sees the source."""
+        return [Input(self.config.start, source[0])]

@@ -1,0 +1,55 @@
+"""T5 in llama.cpp, on the same file: the same answers. Its server leaves the encoder out, so that
+llama-completion is asked, where `make` has built it for benchmarks."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+import ggmodel
+from ggmodel.convert import convert
+from tests.convert.folders import write_model
+from tests.golden.files import load_golden
+from tests.golden.t5.cases import VOCABULARY
+
+PROGRAM = Path(__file__).parents[2] / ".cache" / "peer" / "bin" / "llama-completion"
+FIXED = ["-n", "10", "--temp", "0", "-t", "1", "-no-cnv", "--no-warmup", "--no-display-prompt"]
+EXACT = ["-ctk", "f32", "-ctv", "f32", "-fa", "off"]
+WORDS = [(f"▁w{i}", -1.0 - i / 100) for i in range(VOCABULARY - 4)]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Our file of a golden; it computes greedy answers without the scale of logits."""
+    golden, folder = load_golden("t5", "published"), tmp_path_factory.mktemp("t5")
+    write_model(folder, golden.config, golden.weights())
+    special = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁", -9.0)]
+    built = Tokenizer(models.Unigram([*special, *WORDS], 2, False))
+    cut, words = pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()
+    built.pre_tokenizer = pre_tokenizers.Sequence([cut, words])
+    built.post_processor = processors.TemplateProcessing(
+        single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 1)]
+    )
+    built.add_special_tokens(["<pad>", "</s>", "<unk>"])
+    built.save(str(folder / "tokenizer.json"))
+    names = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(names))
+    convert(folder, folder / "t5.gguf", "f32")
+    return folder / "t5.gguf"
+
+
+@pytest.mark.skipif(not PROGRAM.is_file(), reason="llama-completion is not built")
+@pytest.mark.parametrize(
+    "prompt", ["w3 w40 w7", "w1", " ".join(f"w{31 * i % 89}" for i in range(25))]
+)
+def test_answers(file: Path, prompt: str):
+    command = [PROGRAM, "-m", file, "-p", prompt, *FIXED, *EXACT]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    with ggmodel.load(file, kv_type="f32", threads=1) as model:
+        answer = str(model.generate(prompt, max_tokens=10, temperature=0))
+    assert len(set(answer.split())) > 1
+    assert done.stdout.replace("[end of text]", "").strip() == answer.strip()
