@@ -1,1 +1,1 @@
-"""GPT: the architectures `gpt2` and `gptneox` (Pythia, GPT-NeoX)."""
+"""GPT: the architectures `gpt2`, `gptneox` (Pythia, GPT-NeoX), `bloom` and `mpt`."""

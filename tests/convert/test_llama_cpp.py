@@ -118,7 +118,18 @@ NOTES: dict[str, list[str]] = {
         f"{DIFFERS}rope.scaling.yarn_beta_fast is 1.2, and it computes with 32.0",
         f"{DIFFERS}rope.scaling.yarn_beta_slow is 0.1, and it computes with 1.0",
     ],
-    "hunyuan_dense/alpha": [f"{REFUSES}it has no place for blk.0.attn_output.bias"],
+    **{
+        f"hunyuan_{kind}/alpha": [f"{REFUSES}it has no place for blk.0.attn_output.bias"]
+        for kind in ("dense", "moe")
+    },
+    **{
+        f"mpt/{name}": [f"{DIFFERS}hidden_activation is gelu, and it computes with gelu_fast"]
+        for name in ("plain", "clipped")
+    },
+    "mpt/scaled": [
+        f"{DIFFERS}hidden_activation is gelu, and it computes with gelu_fast",
+        f"{DIFFERS}attention.scale is 0.6, and it computes with 0.25",
+    ],
     "lfm2/bias": [
         f"{REFUSES}it has no place for blk.0.shortconv.{part}.bias"
         for part in ("in_proj", "conv", "out_proj")
@@ -255,6 +266,7 @@ SAME = """
     cohere2/linear_rope cohere2/published command_r/published gemma2/published gemma3/images
     gemma3/softcap gemma3/untied gemma4/dense gemma4/experts gemma4/images_dense
     apertus/plain ernie4_5/plain exaone4/plain glm4/plain glm4/wide gpt2/plain
+    bloom/plain bloom/three_heads bloom/twelve_heads hunyuan_moe/plain
     hunyuan_dense/plain olmo/plain seed_oss/plain smollm3/plain stablelm/plain starcoder2/plain
     gemma4/published granite/plain granite/tied idefics3/smolvlm idefics3/tiles
     lfm2/experts lfm2/published lfm2/untied

@@ -42,7 +42,7 @@ EXCEPTIONS = {
     "gemma2": Bounds(exact=1e-6, cache=2e-6),
     "gemma3n": Bounds(exact=1e-6, cache=2e-6),
     "gemma4": Bounds(exact=1e-6, cache=2e-6),
-    **dict.fromkeys(("gpt2", "gptneox", "starcoder2"), Bounds(exact=1e-6, cache=2e-6)),
+    **dict.fromkeys(("bloom", "gpt2", "gptneox", "starcoder2"), Bounds(exact=1e-6, cache=2e-6)),
     # A convolution multiplies three results of one matrix, each of which is rounded.
     "lfm2": Bounds(half=1.5e-6, quantised=1e-3),
     # A scan multiplies results of several matrices, each of which is rounded.

@@ -105,7 +105,11 @@ class History:
         stored = layer if spec.shares is None else spec.shares
         keys = np.stack([rotated(t.key(stored, d), t.position, spec.rope) for t in past])
         values = np.stack([t.value(stored, dv) for t in past])
-        weights = np.exp(0.5 * np.einsum("hd,nhd->hn", query, keys))
+        scores = 0.5 * np.einsum("hd,nhd->hn", query, keys)
+        if isinstance(spec, Causal) and spec.max_bias:
+            far = np.array([abs(t.position - token.position) for t in past])
+            scores -= 2.0 ** (-spec.max_bias * np.arange(1, HEADS + 1) / HEADS)[:, None] * far
+        weights = np.exp(scores)
         weights /= weights.sum(1, keepdims=True)
         return np.einsum("hn,nhd->hd", weights, values)
 
@@ -151,7 +155,11 @@ def attend(cache: Cache, batch: Step, tokens: list[Token], specs: list[Spec], d:
                 layer.put(keys, ctx.input().from_floats(np.stack([t.value(i, dv) for t in tokens])))
             cached = layer.get()
             out = layer.spread(keys).scaled_dot_product_attention(
-                *cached, scale=0.5, cache_config_applied=True, parts=layer.parts
+                *cached,
+                scale=0.5,
+                cache_config_applied=True,
+                parts=layer.parts,
+                max_bias=layer.max_bias,
             )
             out = layer.spread(out)
             outs.append(out)

@@ -27,6 +27,7 @@ LONG_ROPE = Rope(LONG)
 LAYOUTS: dict[str, list[Spec]] = {
     "causal": [Causal(ROPE), Causal(), Causal(SLOW)],
     "causal in groups": [Causal(ROPE, ahead=False), Sliding(3, rope=ROPE)],
+    "alibi": [Causal(max_bias=2.0), Causal(max_bias=8.0), Causal(ROPE)],
     "sliding": [Sliding(3, rope=ROPE), Sliding(3)],
     "one position": [Sliding(1, rope=ROPE)],
     "memory": [Sliding(2, memory=5, rope=ROPE)],

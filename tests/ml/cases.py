@@ -1104,15 +1104,17 @@ def attention(
     vmla: np.ndarray | None = None,
     scale: float = 0.3,
     softcap: float = 0,
+    max_bias: float = 0,
 ) -> np.ndarray:
-    """softmax(scale · K·q + mask) · V, head by head, then by the matrix of the head."""
+    """softmax(scale · K·q + slope · mask) · V, head by head, then by the matrix of the head."""
     heads, shared = q.shape[1], q.shape[1] // k.shape[1]
     out = []
     for h in range(heads):
         scores = scale * q[:, h] @ k[:, h // shared].T
         if softcap:
             scores = softcap * np.tanh(scores / softcap)
-        scores = scores + (0 if mask is None else mask)
+        slope = slopes(heads, max_bias)[h] if max_bias else 1
+        scores = scores + (0 if mask is None else mask * slope)
         if sinks is not None:
             scores = np.hstack([scores, np.full((len(q), 1), sinks[h])])
         weights = softmax(scores)[:, : len(k)]
@@ -1121,26 +1123,39 @@ def attention(
     return np.stack(out, 1)
 
 
+def slopes(heads: int, max_bias: float) -> list[float]:
+    """ALiBi's of each head, as MPT's code has them: of the next power of two, those at even places
+    first."""
+    up = 1 << (heads - 1).bit_length()
+    every = [2 ** (-max_bias * i / up) for i in range(1, up + 1)]
+    return every if up == heads else [*every[1::2], *every[::2]][:heads]
+
+
+FALLING = np.arange(6) - np.arange(4)[:, None] - 2.0
+FALLING = np.where(FALLING <= 0, FALLING, -np.inf).astype(np.float32)
 MASK = np.where(np.arange(6) <= np.arange(4)[:, None] + 2, 0, -np.inf).astype(np.float32)
 GROUPED = (normal(4, 6, 16), normal(6, 2, 16, seed=1), normal(6, 2, 8, seed=2))
+GROUPED_16 = normal(6, 4, 8, seed=1), normal(6, 4, 8, seed=2)
 SINKS = normal(6, seed=3)
 VMLA = normal(6, 5, 8, seed=4)
 
 
-def attend(softcap: float = 0, **names: int) -> Callable[..., Tensor]:
+def attend(softcap: float = 0, max_bias: float = 0, **names: int) -> Callable[..., Tensor]:
     """Attention of q, k, v with the named extras, by their place among the values."""
 
     def build(q: Tensor, k: Tensor, v: Tensor, *rest: Tensor) -> Tensor:
         extras: dict[str, Any] = {name: rest[i] for name, i in names.items()}
-        return q.scaled_dot_product_attention(k, v, scale=0.3, softcap=softcap, **extras)
+        return q.scaled_dot_product_attention(
+            k, v, scale=0.3, softcap=softcap, max_bias=max_bias, **extras
+        )
 
     return build
 
 
-def attended(softcap: float = 0, **names: int) -> Callable[..., np.ndarray]:
+def attended(softcap: float = 0, max_bias: float = 0, **names: int) -> Callable[..., np.ndarray]:
     def want(q: np.ndarray, k: np.ndarray, v: np.ndarray, *rest: np.ndarray) -> np.ndarray:
         extras: dict[str, Any] = {name: rest[i] for name, i in names.items()}
-        return attention(q, k, v, softcap=softcap, **extras)
+        return attention(q, k, v, softcap=softcap, max_bias=max_bias, **extras)
 
     return want
 
@@ -1157,6 +1172,17 @@ for _op in ("softmax", "flash_attention"):
         ("all", (*GROUPED, MASK, SINKS, VMLA), {"mask": 0, "sinks": 1, "vmla": 2}),
         # Scores are 1 on average and reach 4.
         ("softcap", GROUPED, {"softcap": 1}),
+        ("alibi", (*GROUPED, FALLING), {"max_bias": 8, "mask": 0}),
+        (
+            "alibi of one head",
+            (*(normal(4, 1, 8), *(normal(6, 1, 8),) * 2), FALLING),
+            {"max_bias": 4, "mask": 0},
+        ),
+        (
+            "alibi of 16 heads",
+            (normal(4, 16, 8), *GROUPED_16, FALLING, normal(16, seed=3)),
+            {"max_bias": 8, "softcap": 1, "mask": 0, "sinks": 1},
+        ),
         ("softcap masked", (*GROUPED, MASK, SINKS), {"softcap": 1.5, "mask": 0, "sinks": 1}),
     ]:
         case(_op, f"attention {_label}", _values, attend(**_names), attended(**_names))

@@ -13,6 +13,7 @@ MODELS = Path(__file__).parents[2] / "models"
 # All Python of an architecture, counted by `lines_of`.
 LIMITS = {
     "apertus": 55,
+    "bloom": 40,
     "bert": 25,
     "cohere2": 25,
     "command_r": 25,
@@ -37,6 +38,7 @@ LIMITS = {
     "granite": 20,
     "granitehybrid": 75,
     "hunyuan_dense": 45,
+    "hunyuan_moe": 25,
     "idefics3": 250,
     "internvl": 265,
     "jamba": 60,
@@ -51,6 +53,7 @@ LIMITS = {
     "mllama": 240,
     "modern_bert": 70,
     "mpnet": 45,
+    "mpt": 50,
     "nemotron_h": 90,
     "nomic_bert": 50,
     "olmo": 30,

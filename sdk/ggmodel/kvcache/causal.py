@@ -37,6 +37,7 @@ class Rule(CacheSpec):
         ahead: whether tokens of one group, such as the rows of an image, see later ones of it.
         relative: attention adds scores that follow from distances, see `LayerCache.by_distance`.
             It is not fused then, and takes no quantised keys and values.
+        max_bias: of ALiBi: scores fall with the distance of positions. 0 is none.
     """
 
     rope: Rotation | None
@@ -45,6 +46,7 @@ class Rule(CacheSpec):
     bounded: ClassVar[bool] = True
     ahead: bool = True
     relative: bool = False
+    max_bias: float = 0.0
 
     @property
     @abstractmethod
@@ -77,8 +79,9 @@ class Placed:
     Attributes:
         cells: int64 [n], the cell of each token.
         window: the cells that attention reads.
-        mask: of the backend's mask dtype, 0 or −inf: [n, window]; with parts [m], the masks
-            [rows, cells] of one part after the other. None when only reserving.
+        mask: of the backend's mask dtype, 0 (−distance with ALiBi) or −inf: [n, window]; with
+            parts [m], the masks [rows, cells] of one part after the other. None when only
+            reserving.
         rows: the mask of each part's rows, or of all rows; views of `mask`.
         evicted: the cells that were given up to make room.
         lengths: int32 [sequences], before the step.
@@ -202,6 +205,9 @@ class CausalCache(Cache):
                 if placed.positions is not None:
                     placed.positions[cell - placed.window.begin] = positions[i]
                 self.table.write_one(cell, sequences[i], positions[i])
+                if self.rule.max_bias:
+                    held = self.table.position[first : first + len(mask)]
+                    mask[:] = _distances(mask == -np.inf, held, positions[i])
                 self.lengths[sequences[i]] = positions[i] + 1
         except BaseException:  # Ctrl-C included
             self.undo(step)
@@ -263,7 +269,7 @@ class CausalCache(Cache):
         return step.placed[self].window
 
     def layers(self, ctx: Context, step: Step) -> dict[int, LayerMemory]:
-        feeds = Feeds(self.stored, ctx, self, step)
+        feeds = Feeds(self.stored, ctx, self, step, self.rule.max_bias)
         own = {layer: LayerCache(self.stored, feeds, layer) for layer in self.stored.ropes}
         return {**own, **{n: SharedLayer(n, own[of]) for n, of in self._sharing.items()}}
 
@@ -409,7 +415,8 @@ def _visible(
     position: np.ndarray,
     member: np.ndarray,
 ) -> np.ndarray:
-    """Whether some rows of a step see each cell of a range: bool [rows, size].
+    """Whether some rows of a step see each cell of a range: bool [rows, size]; with ALiBi their
+    `_distances`.
 
     Args:
         cells: int64 [n], those of all rows of the step, counted from the range's begin.
@@ -427,7 +434,16 @@ def _visible(
         visible &= member[sequences[0]]
     else:
         visible &= member[sequences]
-    return visible
+    return _distances(~visible, position, positions) if rule.max_bias else visible
+
+
+_FARTHEST = 65504  # in half precision
+
+
+def _distances(hidden: np.ndarray, position: np.ndarray, seen_from: np.ndarray | int) -> np.ndarray:
+    """Minus the distances of cells' positions from others, −inf where `hidden`: float32."""
+    far = np.minimum(np.abs(position - seen_from), _FARTHEST)
+    return np.where(hidden, np.float32(-np.inf), -far.astype(np.float32))
 
 
 def _following(

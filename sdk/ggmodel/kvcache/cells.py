@@ -46,7 +46,7 @@ class Masks:
         """`of` for a mask of n tokens, [rows, size].
 
         Args:
-            view: a slice of tokens → what they see, bool [tokens, size]; it is overwritten.
+            view: a slice of tokens → what they see, as `of` takes it; it is overwritten.
         """
         if n <= self.whole:
             return self.of(view(slice(n)))
@@ -60,13 +60,16 @@ class Masks:
 
     def of(self, visible: np.ndarray) -> np.ndarray:
         """0 where `visible`, bool [n, range], is true, −inf elsewhere: [rows, range]. `visible` is
-        overwritten."""
+        overwritten. Numbers, float32 [n, range], stay as they are."""
         return self._of(visible, self.rows(len(visible)))
 
     def _of(self, visible: np.ndarray, rows: int) -> np.ndarray:
         if rows > len(visible):
-            more = np.zeros((rows - len(visible), visible.shape[1]), bool)
+            unseen = False if visible.dtype == bool else -np.inf
+            more = np.full((rows - len(visible), visible.shape[1]), unseen, visible.dtype)
             visible = np.concatenate([visible, more])
+        if visible.dtype != bool:
+            return visible.astype(self._dtype)
         # Integer arithmetic takes a third of the time of np.where or indexing.
         mask = np.logical_not(visible, out=visible).astype(self._bits)
         mask *= self._hidden

@@ -153,10 +153,13 @@ class Feeds:
         window: the cells that attention reads.
         rows: the cells that a step writes, I64 [n]; None if it writes none.
         mask: [window, tokens]; with parts [m], see `Tensor.scaled_dot_product_attention`.
+        max_bias: of ALiBi; 0 is none.
     """
 
-    def __init__(self, stored: Stored, ctx: Context, cache: Cache, step: Step):
-        self.stored, self.ctx, self._cache = stored, ctx, cache
+    def __init__(
+        self, stored: Stored, ctx: Context, cache: Cache, step: Step, max_bias: float = 0.0
+    ):
+        self.stored, self.ctx, self._cache, self.max_bias = stored, ctx, cache, max_bias
         self._relative = getattr(getattr(cache, "rule", None), "relative", False)
         placed = step.placed[cache]
         self.n, self.window = n, window = len(placed.cells), placed.window
@@ -210,7 +213,7 @@ class LayerCache(LayerMemory):
     """One layer's stored keys and values in a graph being recorded."""
 
     def __init__(self, stored: Stored, feeds: Feeds, layer: int):
-        super().__init__(layer, stored.ropes[layer])
+        super().__init__(layer, stored.ropes[layer], feeds.max_bias)
         self.stored, self.feeds = stored, feeds
 
     def put(self, k: Tensor, v: Tensor) -> None:
@@ -272,7 +275,7 @@ class SharedLayer(LayerMemory):
     """A layer that reads what an earlier one has stored, in a graph being recorded."""
 
     def __init__(self, layer: int, source: LayerCache):
-        super().__init__(layer, source.rope)
+        super().__init__(layer, source.rope, source.max_bias)
         self.source, self.shares = source, source.layer
 
     def put(self, k: Tensor, v: Tensor) -> None:

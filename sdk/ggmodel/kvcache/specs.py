@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar, cast
@@ -34,6 +35,11 @@ class Causal(Positions):
         absolute: what enters the layer holds its position, as with learned embeddings of positions:
             no rotation moves its keys, and a text whose positions change is computed again.
         relative: attention adds scores that follow from distances: `LayerCache.by_distance`.
+        max_bias: of ALiBi, usually 8: what scores lose by distance, see
+            `Tensor.scaled_dot_product_attention`; 0 is none. Such layers need no rope.
+
+    Raises:
+        ConfigError: a `max_bias` below 0.
     """
 
     rope: Rotation | None = None
@@ -41,11 +47,16 @@ class Causal(Positions):
     absolute: bool = False
     ahead: bool = True
     relative: bool = False
+    max_bias: float = 0.0
     bounded: ClassVar[bool] = False
+
+    def __post_init__(self):
+        if not 0 <= self.max_bias < math.inf:
+            raise ConfigError(f"ALiBi with a max_bias of {self.max_bias}; it must be 0 or more")
 
     @property
     def kind(self) -> Hashable:
-        return "causal", self.absolute, self.ahead, self.relative
+        return "causal", self.absolute, self.ahead, self.relative, self.max_bias
 
     @property
     def span(self) -> None:

@@ -72,14 +72,16 @@ class LayerMemory(ABC):
         shares: the number of the layer whose keys and values it reads; nothing is `put` then. None
             if it has its own.
         spreads: keys and values are stored, and given by `get`, in the form of `spread`.
+        max_bias: of ALiBi, for `Tensor.scaled_dot_product_attention`: the mask of `get` holds
+            distances then. 0 is none.
     """
 
     parts: tuple[Part, ...] = ()
     shares: int | None = None
     spreads: bool = False
 
-    def __init__(self, layer: int, rope: Rotation | None = None):
-        self.layer, self.rope = layer, rope
+    def __init__(self, layer: int, rope: Rotation | None = None, max_bias: float = 0.0):
+        self.layer, self.rope, self.max_bias = layer, rope, max_bias
         self._rotated: set[int] = set()  # nodes
         self._filled = False
 

@@ -54,6 +54,7 @@ def attention(
         cache_config_applied=True,
         parts=cache.parts,
         bias=bias,
+        max_bias=cache.max_bias,
     )
     if cache.spreads:
         out = cache.spread(out)

@@ -262,12 +262,13 @@ def softmax(draw: Draw, _: str) -> Recipe:
     lays: dict[int, Lay] = {}
     if draw(st.booleans()):
         extras[0], lays[0] = operand(draw, masked(draw, b, heads, n, m), draw(dtypes))
+    bias = draw(st.sampled_from([0.0, 3.0, 8.0])) if extras else 0.0
     if draw(st.booleans()):
         extras[1], lays[1] = noise(draw, heads), lambda t: t
 
     def build(x: Tensor, *given: Tensor) -> Tensor:
         laid = {i: lays[i](t) for i, t in zip(extras, given, strict=True)}
-        return record(lay(x), "softmax", laid.get(0), laid.get(1), scale=scale)
+        return record(lay(x), "softmax", laid.get(0), laid.get(1), scale=scale, max_bias=bias)
 
     return Recipe((x, *extras.values()), build)
 
@@ -285,13 +286,15 @@ def attention(draw: Draw, _: str) -> Recipe:
     lays: dict[int, Lay] = {}
     if draw(st.booleans()):
         extras[0], lays[0] = operand(draw, masked(draw, b, heads, n, m), draw(dtypes))
+    bias = draw(st.sampled_from([0.0, 3.0, 8.0])) if extras else 0.0
     if draw(st.booleans()):
         extras[1], lays[1] = noise(draw, heads), lambda t: t
 
     def build(q: Tensor, k: Tensor, v: Tensor, *given: Tensor) -> Tensor:
         laid = {i: lays[i](t) for i, t in zip(extras, given, strict=True)}
         rest = (lay_k(k), lay_v(v), laid.get(0), laid.get(1))
-        return record(lay_q(q), "flash_attention", *rest, scale=scale, softcap=softcap)
+        options = {"scale": scale, "softcap": softcap, "max_bias": bias}
+        return record(lay_q(q), "flash_attention", *rest, **options)
 
     return Recipe((q, k, v, *extras.values()), build)
 

@@ -137,7 +137,7 @@ def _arange(c: Any, x: tuple, a: dict) -> Any:
 
 @emits("softmax")
 def _softmax(c: Any, x: tuple, a: dict) -> Any:
-    t = lib.ggml_soft_max_ext(c, x[0], x[1], a.get("scale", 1.0), 0.0)
+    t = lib.ggml_soft_max_ext(c, x[0], x[1], a.get("scale", 1.0), a.get("max_bias", 0.0))
     if t and x[2] and not lib.ggml_soft_max_add_sinks(t, x[2]):
         return ffi.NULL
     return t
@@ -146,7 +146,8 @@ def _softmax(c: Any, x: tuple, a: dict) -> Any:
 @emits("flash_attention")
 def _flash_attention(c: Any, x: tuple, a: dict) -> Any:
     q, k, v, mask, sinks = x
-    t = lib.ggml_flash_attn_ext(c, q, k, v, mask, a["scale"], 0.0, a["softcap"])
+    bias = a.get("max_bias", 0.0)
+    t = lib.ggml_flash_attn_ext(c, q, k, v, mask, a["scale"], bias, a["softcap"])
     if t:
         lib.ggml_flash_attn_ext_set_prec(t, lib.GGML_PREC_F32)
         if sinks and not lib.ggml_flash_attn_ext_add_sinks(t, sinks):

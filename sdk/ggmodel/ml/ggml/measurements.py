@@ -288,7 +288,13 @@ def _file() -> Path:
     """The file of results for this ggml and our kernels on this kind of processor."""
     library = describe()
     own = Path(library["module"]).name
-    about = (version, library["commit"], library["prefix"], sorted(library["features"].items()), own)
+    about = (
+        version,
+        library["commit"],
+        library["prefix"],
+        sorted(library["features"].items()),
+        own,
+    )
     processor = sorted(library["devices"].items())
     digest = hashlib.sha256(repr((about, processor)).encode()).hexdigest()[:12]
     return cache() / f"kernels-{digest}.json"

@@ -234,8 +234,11 @@ define("mean", _X)(_reduce)
 
 
 @define("softmax", _X, dense("mask", HALF, optional=True), dense("sinks", optional=True))
-def _softmax(x: Node, mask: Node | None, sinks: Node | None, scale: float = 1.0) -> Result:
+def _softmax(
+    x: Node, mask: Node | None, sinks: Node | None, scale: float = 1.0, max_bias: float = 0.0
+) -> Result:
     need_cover(x.ne, mask, sinks)
+    need_slopes(max_bias, mask)
     return Result(x.ne, F32)
 
 
@@ -254,6 +257,12 @@ def need_cover(scores: Shape, mask: Node | None, sinks: Node | None) -> None:
             sinks.ne == (heads, 1, 1, 1),
             lambda: f"sinks is {list(sinks.shape)}; one a head, [{heads}], is wanted",
         )
+
+
+def need_slopes(max_bias: float, mask: Node | None) -> None:
+    """Raises `Mismatch` for a `max_bias` that is no number from 0 on, or one without a mask."""
+    need(0 <= max_bias < math.inf, lambda: f"max_bias {max_bias}: 0, for none, or more")
+    need(not max_bias or mask is not None, "max_bias multiplies a mask, and there is none")
 
 
 class Reductions(Node):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import math
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...errors import TensorError
 from ..arguments import integer
@@ -29,7 +29,7 @@ from ..table import (
     dense,
     need,
 )
-from .arithmetic import need_cover
+from .arithmetic import need_cover, need_slopes
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -113,6 +113,7 @@ def _flash_attention(
     scale: float,
     softcap: float,
     parts: tuple[Part, ...] = (),
+    max_bias: float = 0.0,
 ) -> Result:
     """q [d, n, heads], k [d, m, kv heads], v [dv, m, kv heads] → [dv, heads, n]."""
     need(q.ne[0] == k.ne[0], lambda: f"query width {q.ne[0]}, key width {k.ne[0]}")
@@ -122,6 +123,7 @@ def _flash_attention(
         _need_parts(parts, q, k, mask)
     need_cover((k.ne[1], *q.ne[1:]), None if parts else mask, sinks)
     need(0 <= softcap < math.inf, lambda: f"softcap {softcap}: 0, for none, or more")
+    need_slopes(max_bias, mask)
     return Result((v.ne[0], q.ne[2], q.ne[1], q.ne[3]), F32)
 
 
@@ -207,6 +209,7 @@ class Attention(Node):
         cache_config_applied: bool = False,
         parts: tuple[Part, ...] = (),
         bias: Node | None = None,
+        max_bias: float = 0.0,
     ) -> Self:
         """softmax(scale · K·q + bias + mask) · V for each head.
 
@@ -227,6 +230,8 @@ class Attention(Node):
                 backend's `CacheConfig` says `parts`. The mask is then [m], the masks [cells, rows]
                 of one part after the other.
             bias: F32 [m', n, heads] of the first m' keys, which are all that count; never fused.
+            max_bias: of ALiBi (arXiv 2108.12409): slopes of heads multiply a mask of −distances;
+                2^(−max_bias · i/h) for i = 1 … h if h is a power of two. 0 is none.
         """
         if not (math.isfinite(scale) and 0 <= softcap < math.inf):
             reason = f"scale {scale}, softcap {softcap}: finite, and a softcap of 0 or more"
@@ -237,9 +242,7 @@ class Attention(Node):
         q, k = (record(x, "permute", order=(0, 2, 1, 3)) for x in (self, key))
         fused = bias is None and not permuted_v
         if fused and graph is not None and graph.backend.flash_attention:
-            v = record(value, "permute", order=(0, 2, 1, 3))
-            options = {"scale": scale, "softcap": softcap, **({"parts": parts} if parts else {})}
-            out = record(q, "flash_attention", k, v, mask, sinks, **options)
+            out = _fused((q, k, value, mask, sinks), scale, softcap, parts, max_bias)
             if vmla is None:
                 return out
             heads_last = record(out, "permute", order=(0, 2, 1, 3))
@@ -248,11 +251,26 @@ class Attention(Node):
                 raise TensorError("attention has parts only as a fused op")
             if not permuted_v:
                 value = record(record(value, "permute", order=(1, 2, 0, 3)), "contiguous")
-            weights = _weights(q, k, mask, sinks, scale, softcap, bias)
+            weights = _weights(q, k, mask, sinks, scale, softcap, bias, max_bias)
             heads_last = record(value, "mulmat", weights)
         if vmla is not None:
             heads_last = record(vmla, "mulmat", heads_last)
         return record(record(heads_last, "permute", order=(0, 2, 1, 3)), "contiguous")
+
+
+def _fused(
+    operands: tuple[T, T, T, Node | None, Node | None],
+    scale: float,
+    softcap: float,
+    parts: tuple[Part, ...],
+    max_bias: float,
+) -> T:
+    """The one op, of a value [dv, kv heads, m] and of others as it takes them."""
+    q, k, value, mask, sinks = operands
+    v = record(value, "permute", order=(0, 2, 1, 3))
+    given: dict[str, Any] = {"parts": parts} if parts else {}
+    given |= {"max_bias": max_bias} if max_bias else {}
+    return record(q, "flash_attention", k, v, mask, sinks, scale=scale, softcap=softcap, **given)
 
 
 def _weights(
@@ -263,6 +281,7 @@ def _weights(
     scale: float,
     softcap: float,
     bias: Node | None = None,
+    max_bias: float = 0.0,
 ) -> T:
     """softmax(scale · K·q + bias + mask) of queries [d, n, heads] and keys [d, m, kv heads] →
     [m, n, heads]."""
@@ -274,7 +293,8 @@ def _weights(
         if more := k.ne[1] - bias.ne[0]:
             bias = record(bias, "pad", amounts=(more, 0, 0, 0))
         scores, scale = record(record(scores, "scale", s=scale), "add", bias), 1.0
-    return record(scores, "softmax", mask, sinks, scale=scale)
+    slopes = {"max_bias": max_bias} if max_bias else {}
+    return record(scores, "softmax", mask, sinks, scale=scale, **slopes)
 
 
 @define("ssm_conv", dense("x"), dense("kernel"))

@@ -99,17 +99,35 @@ for _name, _function in {
     computes(_name)(_function)
 
 
+def alibi_slopes(heads: int, max_bias: float) -> np.ndarray:
+    """Slopes that multiply the mask of each head, float64 [heads]; ones for a `max_bias` of 0.
+
+    Those of a power of two heads; further heads have every other one of twice as many heads.
+    """
+    if not max_bias:
+        return np.ones(heads)
+    below = 1 << (heads.bit_length() - 1)
+    usual = np.arange(1, below + 1) / below
+    between = np.arange(1, 2 * (heads - below), 2) / (2 * below)
+    return 2.0 ** (-max_bias * np.concatenate([usual, between]))
+
+
 @computes("softmax")
 def softmax(
-    x: np.ndarray, mask: np.ndarray | None, sinks: np.ndarray | None, scale: float = 1.0
+    x: np.ndarray,
+    mask: np.ndarray | None,
+    sinks: np.ndarray | None,
+    scale: float = 1.0,
+    max_bias: float = 0.0,
 ) -> np.ndarray:
-    """softmax(scale · x + mask), with an extra score a head for sinks.
+    """softmax(scale · x + slopes · mask), with an extra score a head for sinks.
 
     x [b, heads, n, m], mask [b', heads', ≥ n, m] repeated over both, sinks [1, 1, 1, heads].
     """
     scores = scale * x
     if mask is not None:
-        scores = scores + tiled(mask[:, :, : x.shape[2]], x.shape)
+        seen = tiled(mask[:, :, : x.shape[2]], x.shape)
+        scores = scores + seen * alibi_slopes(x.shape[1], max_bias)[:, None, None]
     top = scores.max(-1, keepdims=True)
     sink = None if sinks is None else sinks.reshape(-1, 1, 1)
     if sink is not None:
@@ -232,8 +250,10 @@ def flash_attention(
     scale: float,
     softcap: float,
     parts: tuple[Part, ...] = (),
+    max_bias: float = 0.0,
 ) -> np.ndarray:
-    """softmax(scale · q kᵀ + mask) v, scores s as softcap · tanh(s / softcap) if that is not 0.
+    """softmax(scale · q kᵀ + slopes · mask) v, scores s as softcap · tanh(s / softcap) if that
+    is not 0.
 
     q [b, heads, n, d], k [b', kv heads, m, d], v [b', kv heads, m, dv] → [b, n, heads, dv].
     A fully masked query gives zeros, as in ggml; the formula has no value there.
@@ -247,7 +267,9 @@ def flash_attention(
             size = part.rows * part.cells
             own, masks = masks[:size].reshape(1, 1, part.rows, part.cells), masks[size:]
             kv = k[:, :, cells], v[:, :, cells]
-            done.append(flash_attention(q[:, :, rows], *kv, own, sinks, scale, softcap))
+            done.append(
+                flash_attention(q[:, :, rows], *kv, own, sinks, scale, softcap, (), max_bias)
+            )
         return np.concatenate(done, axis=1)
     for axis in (0, 1):
         repeats = q.shape[axis] // k.shape[axis]
@@ -255,7 +277,7 @@ def flash_attention(
     scores = scale * (q @ k.swapaxes(2, 3))
     if softcap:
         scores = softcap * np.tanh(scores / softcap)
-    weights = softmax(scores, mask, sinks)
+    weights = softmax(scores, mask, sinks, 1.0, max_bias)
     if mask is not None:
         blind = (mask[:, :, : q.shape[2]] == -np.inf).all(-1, keepdims=True)
         weights[tiled(blind, (*weights.shape[:3], 1))[..., 0]] = 0
