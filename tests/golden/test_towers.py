@@ -72,7 +72,9 @@ def test_an_array_of_another_shape_is_named(architecture: str, case: str):
     golden = load_golden(architecture, case)
     item = next(iter(golden.pictures.values()))
     shape = item.shape
-    others = [(2, 3), (1, 2, 3, 4, 5), (1, *shape), (*shape[:-1], shape[-1] + 1)]
+    others = [(2, 3), (1, 2, 3, 4, 5), (1, *shape)]
+    if item.kind != "source":  # which may have any length
+        others.append((*shape[:-1], shape[-1] + 1))
     others += [shape[1:]] if len(shape) > 2 else []
     if len(shape) == 4:
         others.append((shape[0], 4, *shape[2:]))

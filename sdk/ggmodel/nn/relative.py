@@ -64,7 +64,10 @@ class RelativeConfig(Config):
     """
 
     unread = ("value_dim", "norm_eps")
-    fixed = {"is_decoder": ..., "is_encoder_decoder": ..., "tie_word_embeddings": ...}
+    fixed = {
+        **dict.fromkeys(("is_decoder", "is_encoder_decoder", "tie_word_embeddings"), ...),
+        "num_decoder_layers": ...,  # of an encoder alone
+    }
 
     layers: int = kv("block_count", hf="num_layers")
     width: int = kv("embedding_length", hf="d_model")
