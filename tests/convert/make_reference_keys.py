@@ -42,6 +42,10 @@ PARTS = {
         "audio_config": {"model_type": "qwen2_audio_encoder"},
         "text_config": {"model_type": "qwen2"},
     },
+    "Qwen3ASRForConditionalGeneration": {
+        "audio_config": {"model_type": "qwen3_asr_encoder"},
+        "text_config": {"model_type": "qwen3"},
+    },
     "VoxtralForConditionalGeneration": {
         "audio_config": {"model_type": "voxtral_encoder"},
         "text_config": {"model_type": "llama"},

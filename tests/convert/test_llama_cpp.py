@@ -236,6 +236,21 @@ NOTES: dict[str, list[str]] = {
         f"{DIFFERS}it fills sounds up to 30 s",
     ],
     "qwen2audio/published": [f"{DIFFERS}it fills sounds up to 30 s"],
+    **{
+        f"qwen3asr/{name}": [
+            *activation,
+            f"{DIFFERS}audio.window_frames is {frames}, and it computes with 800",
+            f"{DIFFERS}it hears a frame more of each sound, and silence up to a whole second",
+        ]
+        for name, frames, activation in (
+            ("published", 200, ()),
+            (
+                "odd",
+                100,
+                (f"{DIFFERS}audio.hidden_activation is relu, and it computes with gelu",),
+            ),
+        )
+    },
     "qwen35/bias": [f"{REFUSES}it has no place for blk.0.attn_output.bias"],
     "qwen3/window": [DIFFERS + WINDOW.format(8)],
     "seed_oss/wide": [

@@ -333,6 +333,22 @@ FAULTS = [
         ),
     ),
     *_of_models(
+        "qwen3asr",
+        "model.py",
+        (
+            "a short sound left as it is",
+            "max(0, SHORTEST - len(samples))",
+            "max(0, SHORTEST // 2 - len(samples))",
+            "spectrum",
+        ),
+        (
+            "rows of silence in a sound's last second",
+            "min(h.frames, total - begin) for begin in range(0, total, h.frames)]\n        mel",
+            "h.frames for begin in range(0, total, h.frames)]\n        mel",
+            "prompt",
+        ),
+    ),
+    *_of_models(
         "mllama",
         "image.py",
         ("stretched, not padded", "fit(image.size, (width, height))", "canvas", "resampling"),

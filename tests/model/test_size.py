@@ -68,6 +68,7 @@ LIMITS = {
     "qwen2vl": 315,
     "qwen3": 50,
     "qwen35": 240,
+    "qwen3asr": 165,
     "qwen3vl": 90,
     "seed_oss": 20,
     "smollm3": 30,

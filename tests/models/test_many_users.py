@@ -34,6 +34,7 @@ from tests.golden.internvl import cases as internvl
 from tests.golden.paddleocr import cases as paddleocr_cases
 from tests.golden.qwen2audio import cases as qwen2audio
 from tests.golden.qwen2vl import cases as qwen2vl
+from tests.golden.qwen3asr import cases as qwen3asr
 from tests.golden.qwen3vl import cases as qwen3vl
 from tests.golden.voxtral import cases as voxtral
 from tests.models.forced import answers
@@ -261,6 +262,11 @@ SUBJECTS = {
         golden("qwen2audio", "published"),
         lambda n: sound(n, 1800 * (n % 3) + 1000),
         words=qwen2audio.SPECIAL,
+    ),
+    "qwen3asr": Subject(
+        golden("qwen3asr", "published"),
+        lambda n: sound(n, 15_000 * (n % 3) + 7000),  # of one window and two
+        words=qwen3asr.SPECIAL,
     ),
     "qwen2vl": qwen("qwen2", TABLE),
     "qwen25vl": qwen("qwen25", EXACT),

@@ -28,6 +28,7 @@ UNKNOWN = {
     "mpnet",
     "olmo_hybrid",
     "qwen2audio",
+    "qwen3asr",
     "voxtral",
     "whisper",
 }

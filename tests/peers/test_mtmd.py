@@ -52,6 +52,7 @@ _ITEMS: dict[str, list[Item]] = {
     "gemma3n": [Item("image", (1, 3, 256, 256), {})],
     "gemma4-sounds": [Item("audio", (n, 16), {}) for n in (150, 39, 1)],
     "qwen2audio": [Item("audio", (8, 3000), {"frames": 3000})],
+    "qwen3asr": [Item("audio", (n, 16, 800), {"frames": [800] * n}) for n in (1, 2)],
     "qwen25vl": [
         Item("image", (30 * 34, 96), {"image_grid_thw": [1, 30, 34]}),
         Item("video", (2 * 30 * 34, 96), {"video_grid_thw": [2, 30, 34], "second_per_grid_ts": 1}),

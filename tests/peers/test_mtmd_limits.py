@@ -128,6 +128,21 @@ def filled(samples: np.ndarray) -> np.ndarray:
     return np.pad(samples, (0, 480_000 - len(samples)))
 
 
+def test_sounds_have_a_frame_more_and_whole_seconds(tower_files: Write, mtmd: Mtmd):
+    """For Qwen3-ASR: the frame at the very end, behind which the sound is mirrored, and zeros."""
+    tower, samples = TOWERS["qwen3asr"], tones(2.0)
+    files = tower_files(tower)
+    usual, want = both_laid(tower, files, mtmd, Audio(samples, 16_000))
+    assert (len(usual.rows), len(want.rows)) == (26, 39)
+    heard = whisper_mel(np.pad(samples, (0, 400), "reflect"), 16, None)[:, :201]
+    least = np.float32((np.log10(2.0**-24) + 4) / 4)
+    spectrum = np.pad(np.maximum(heard, least), ((0, 0), (0, 599)))[None]
+    with ours(files, ()) as model:
+        (same,) = model.encode_media("audio", spectrum, frames=[300])
+    assert nmse(same.rows, want.rows) < tower.bound
+    assert nmse(usual.rows, want.rows[:26]) > 1e-4
+
+
 def test_what_is_faint_in_soft_sounds_is_louder(tower_files: Write, mtmd: Mtmd):
     """For Qwen 2-Audio the least power is 2⁻²⁴, for transformers 10⁻¹⁰ or 10⁻⁸ of the largest."""
     tower, samples = TOWERS["qwen2audio"], tones(2.0)

@@ -360,6 +360,11 @@ TOWERS = {
         shapes={_POSITIONS: (1500, 32)},
         bound=ROUNDED,  # the second convolution takes activations
     ),
+    "qwen3asr": Tower(
+        "qwen3asr/published",
+        {"audio_config.n_window_infer": 800},
+        bound=ROUNDED,  # later convolutions take activations
+    ),
     # With 1500 positions, as published, it miscounts its rows and ends.
     "voxtral": Tower(
         "voxtral/published",

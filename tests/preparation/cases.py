@@ -145,6 +145,7 @@ CASES = {
     "gemma4-sounds": Case("gemma4", "sounds", "Gemma4AudioFeatureExtractor", kind="audio"),
     "whisper": Case("whisper", "published", "WhisperFeatureExtractor", kind="audio"),
     "qwen2audio": Case("qwen2audio", "published", "WhisperFeatureExtractor", kind="audio"),
+    "qwen3asr": Case("qwen3asr", "published", "Qwen3ASRFeatureExtractor", kind="audio"),
     "voxtral": Case("voxtral", "published", "WhisperFeatureExtractor", kind="audio"),
 }
 

@@ -10,6 +10,7 @@ tests/image/goldens.npz. Spectra of Whisper are computed in float64, as in tests
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -46,13 +47,20 @@ def spectrum(name: str, h: Any, sound: Audio) -> tuple[np.ndarray, dict[str, Any
         heard = processor_of(CASES[name])(feature_size=h.mels)([sound.samples])
         return heard["input_features"][0][heard["input_features_mask"][0]], {}
     extractor = processor_of(CASES[name])(feature_size=h.mels)
-    extractor._torch_extract_fbank_features = extractor._np_extract_fbank_features
+    whisper = transformers.WhisperFeatureExtractor
+    extractor._torch_extract_fbank_features = partial(whisper._np_extract_fbank_features, extractor)
     extractor.n_samples = h.frames * 160
     options: dict[str, Any] = {"sampling_rate": sound.rate, "return_tensors": "np"}
     if name == "voxtral":  # as transformers' processor, which needs mistral-common
         options |= {"padding": True, "truncation": False, "pad_to_multiple_of": h.frames * 160}
         whole = extractor(sound.samples, **options)["input_features"][0]
         return np.stack(np.split(whole, whole.shape[1] // h.frames, axis=1)), {}
+    if name == "qwen3asr":  # as transformers' processor
+        heard = extractor(sound.samples, **options, padding=True, return_attention_mask=True)
+        inputs = {"input_features": heard["input_features"]}
+        inputs["input_features_mask"] = heard["attention_mask"]
+        made = model_of(name).reference_item("audio", inputs, {})
+        return made.values, {"frames": made.data["frames"]}
     heard = extractor(sound.samples, **options, return_attention_mask=True)
     data = {"frames": int(heard["attention_mask"].sum())} if name == "qwen2audio" else {}
     return heard["input_features"][0], data

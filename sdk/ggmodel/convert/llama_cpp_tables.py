@@ -350,6 +350,11 @@ PROJECTORS: Mapping[str, tuple[Sequence[Fixed], str]] = {
         _HEARING,
         "it fills sounds up to 30 s with silence, which is heard and laid into the text, too",
     ),
+    "qwen3a": (
+        (_fixed("audio.hidden_activation", "gelu"), _fixed("audio.window_frames", 800)),
+        "it hears a frame more of each sound, and silence up to a whole second, whose rows it lays "
+        "into the text, too",
+    ),
     "voxtral": (
         _HEARING,
         "it averages pairs of the encoder's rows before they are stacked, and ends at windows of "

@@ -293,7 +293,8 @@ class Modality:
         shape: sizes of the values that `encode` takes, a name for any number. Arrays that a user
             gives are held against it.
         apart: parts along the first dim of the values do not depend on each other: the graph of one
-            is run for each, and takes the memory of one. `encode` takes any number of them.
+            is run for each, and takes the memory of one. `encode` takes any number of them. Data
+            have an entry for each part.
         data: the names that `Prepared.data` may have, each with its numbers. Data that a user gives
             beside an array are held against it, and reach `encode` as it says; None leaves them to
             `encode`.
@@ -310,10 +311,21 @@ class Modality:
     data: Mapping[str, Numbers] | None = None
 
     def pieces(self, item: Prepared) -> list[Prepared]:
-        """The parts of an item, each with a graph run of its own."""
+        """The parts of an item, each with a graph run of its own.
+
+        Raises:
+            PromptError: data have more or fewer entries than the item has parts.
+        """
         if not self.apart:
             return [item]
-        return [Prepared(item.values[i : i + 1], item.data) for i in range(len(item.values))]
+        each = [slice(i, i + 1) for i in range(len(item.values))]
+        for name, value in item.data.items():
+            if len(value) != len(each):
+                raise PromptError(
+                    f"{name} are {list(value)!r:.60} for {len(each)} parts; give one for each"
+                )
+        data = [{name: value[at] for name, value in item.data.items()} for at in each]
+        return [Prepared(item.values[at], one) for at, one in zip(each, data, strict=True)]
 
     def check(self, kind: str, values: np.ndarray) -> None:
         """Raises PromptError for a prepared array of another shape, or one without numbers, or with

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         AUDIO_RATE,
         AudioConfig,
         AudioEncoder,
+        AudioLayer,
         AudioModel,
         ColumnAudioEncoder,
         audio_kv,
@@ -173,6 +174,7 @@ __all__ = [
     "Attention",
     "AudioConfig",
     "AudioEncoder",
+    "AudioLayer",
     "AudioModel",
     "Clip",
     "ColumnAudioEncoder",
@@ -304,7 +306,7 @@ _FORMER = ("linear_factor", "linear_scale", "linear_type")
 _find, __dir__ = lazily(
     __name__,
     {
-        "audio": "AUDIO_HOP AUDIO_RATE AudioConfig AudioEncoder "
+        "audio": "AUDIO_HOP AUDIO_RATE AudioConfig AudioEncoder AudioLayer "
         "AudioModel ColumnAudioEncoder audio_kv whisper_features",
         "encoder": "Encoder EncoderAttention EncoderConfig EncoderHead EncoderMLP EncoderText "
         "FusedEncoderAttention FusedEncoderMLP PostNormLayer distances position_table",

@@ -29,9 +29,10 @@ PAIRS = [
     ("internvl", "qwen2", "qwen2", "internvl"),
     ("internvl", "qwen3", "qwen3", "internvl"),
     ("qwen2audio", "published", "qwen2", "qwen2a"),
+    ("qwen3asr", "published", "qwen3", "qwen3a"),
     ("voxtral", "published", "llama", "voxtral"),
 ]
-HEARING = ("qwen2audio", "voxtral")
+HEARING = ("qwen2audio", "qwen3asr", "voxtral")
 EXACT: dict[str, Any] = {"kv_type": "f32", "flash_attention": "off"}
 
 

@@ -35,34 +35,42 @@ def _here(work: Callable[[], None]) -> None:
 class Encoded:
     """One item. Its graph is recorded when the item is first seen, unless that of its shape is
     known, and computed when a row of its embeddings is first needed. An item whose parts are
-    encoded apart has the graph of one part, which is run for each.
+    encoded apart has the graphs of parts of different shapes or data, each run for all alike.
 
     Attributes:
         prepared: the item, until it has been computed.
         embeddings: one for each `Multimodal` that the encoder made.
-        ctx: the graph that was recorded for this item, until it has been computed; None if that of
-            another one serves.
+        ctx: the first graph that was recorded for this item, until it has been computed; None if
+            those of others serve.
     """
 
     def __init__(self, store: MultimodalStore, kind: str, prepared: Prepared, digest: bytes):
         self._store, self._kind = store, kind
         self.prepared: Prepared | None = prepared
-        self._pieces = store.modality(kind).pieces(prepared)
-        first, count = self._pieces[0], len(self._pieces)
-        self._key = shape_key(kind, first)
+        pieces = store.modality(kind).pieces(prepared)
+        self._pieces = [(shape_key(kind, piece), piece) for piece in pieces]
         self._in_thread = store.in_thread
-        layouts = None if digest == _LARGEST else store.encoders.layout(self._key)
-        self._recorded = self._record(first) if layouts is None else None
-        if self._recorded is not None:
-            layouts = store.encoders.add_layouts(self._key, self._recorded)
+        self._recorded: dict[bytes, Recorded] = {}
+        known: dict[bytes, Sequence[Layout]] = {}
+        for key, piece in self._pieces:
+            if key not in known:
+                known[key] = self._layouts(key, piece, anew=digest == _LARGEST)
         self._arrays: list[list[np.ndarray]] = []
-        all_layouts = list(layouts or ()) * count
-        self.embeddings = [self._embedding(i, x, digest) for i, x in enumerate(all_layouts)]
+        layouts = [layout for key, _ in self._pieces for layout in known[key]]
+        self.embeddings = [self._embedding(i, x, digest) for i, x in enumerate(layouts)]
 
     @property
     def ctx(self) -> Context | None:
         recorded = self._recorded  # the engine's thread may close the item meanwhile
-        return None if recorded is None else recorded.ctx
+        return next((one.ctx for one in recorded.values()), None)
+
+    def _layouts(self, key: bytes, piece: Prepared, anew: bool) -> Sequence[Layout]:
+        """The results for a part, whose graph is recorded where none of its shape is known."""
+        layouts = None if anew else self._store.encoders.layout(key)
+        if layouts is not None:
+            return layouts
+        self._recorded[key] = self._record(piece)
+        return self._store.encoders.add_layouts(key, self._recorded[key])
 
     def _record(self, prepared: Prepared) -> Recorded:
         ctx = self._store.backend.new_context().set_batch_size(IMAGE_BATCH)
@@ -97,23 +105,22 @@ class Encoded:
     def _compute(self) -> None:
         if self.prepared is not None:
             with self._store.backend.turn.lock:
-                self._arrays = [rows for piece in self._pieces for rows in self._run(piece)]
+                self._arrays = [rows for one in self._pieces for rows in self._run(*one)]
             self.close()
             self._in_thread = _here  # computed rows need no engine
 
-    def _run(self, piece: Prepared) -> list[list[np.ndarray]]:
+    def _run(self, key: bytes, piece: Prepared) -> list[list[np.ndarray]]:
         def recorded() -> Recorded:
-            graph, self._recorded = self._recorded, None
-            return graph or self._record(piece)
+            return self._recorded.pop(key, None) or self._record(piece)
 
-        return self._store.encoders.run(self._key, piece, recorded)
+        return self._store.encoders.run(key, piece, recorded)
 
     def close(self) -> None:
         """Frees the item and its graph; idempotent."""
-        recorded, self.prepared, self._recorded = self._recorded, None, None
+        recorded, self.prepared, self._recorded = self._recorded, None, {}
         self._pieces = []
-        if recorded is not None:
-            recorded.ctx.close()
+        for one in recorded.values():
+            one.ctx.close()
 
     @property
     def size(self) -> int:
@@ -127,7 +134,7 @@ class Encoded:
         prepared = self.prepared  # the engine's thread may close the item meanwhile
         if prepared is None:
             return self.size
-        return self.size + (1 + (self._recorded is not None)) * prepared.values.nbytes
+        return self.size + (1 + bool(self._recorded)) * prepared.values.nbytes
 
     @property
     def nbytes(self) -> int:
