@@ -33,7 +33,4 @@ class CrossAttention(Attention):
         if sounds is not None:
             cache.put(self.heads(self.k(sounds)), self.heads(self.v(sounds)))
         q = self.heads(self.q(x))
-        y = q.scaled_dot_product_attention(
-            *cache.get(), scale=q.dim(0) ** -0.5, cache_config_applied=True
-        )
-        return self.out(y.reshape(self.config.width, -1))
+        return self.out(nn.attend_source(q.scale(q.dim(0) ** -0.5), None, None, cache))
