@@ -95,6 +95,9 @@ class CheckpointSource(TensorSource):
         self.hf = Watched({**hf, "tensors:": checkpoint.arrays})
         _check_layers(checkpoint, self.hf)
         metadata, self.config = read_config(architecture, self.hf)
+        if pooling is not None:  # decoders do not declare it
+            key = f"{metadata['general.architecture']}.pooling_type"
+            metadata = {**metadata, key: metadata.get(key, pooling)}
         self._computed: dict[str, np.ndarray] = {}
         self._made = self._plan()
         self.unread_keys = self.unread_of(reference)

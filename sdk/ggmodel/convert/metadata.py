@@ -38,21 +38,24 @@ def pooling_type(folder: Path) -> int | None:
 
     Raises:
         FormatError: its config is no JSON object.
-        Unsupported: another pooling than mean, cls and last token.
+        Unsupported: another pooling than by mean, cls or last token, several, or of a part.
     """
     files = sorted(folder.glob("*_Pooling/config.json"))
     if not files or not (folder / "modules.json").is_file():
         return None
     config = read_json(files[0])
-    for mode, number in _MODES.items():
-        if config.get(mode):
-            return number
-    number = _NAMES.get(str(config.get("pooling_mode")))
+    modes = [key for key, on in config.items() if on and key.startswith("pooling_mode_")]
+    named = [str(config["pooling_mode"])] if "pooling_mode" in config else []
+    number = (_MODES | _NAMES).get((modes + named)[0]) if len(modes + named) == 1 else None
     if number is None:
-        chosen = ", ".join(k for k, v in config.items() if v and k.startswith("pooling_mode"))
         raise Unsupported(
-            f"{files[0]}: pooling by {chosen or 'nothing'} is unsupported; supported are "
-            f"{', '.join(_MODES)}"
+            f"{files[0]}: pooling by {' and '.join(modes + named) or 'nothing'} is unsupported; "
+            f"supported is one of {', '.join(_MODES)}"
+        )
+    if not config.get("include_prompt", True):
+        raise Unsupported(
+            f"{files[0]}: include_prompt false is unsupported: a text's prompt is pooled with it; "
+            "remove the key if no text has one"
         )
     return number
 
