@@ -315,9 +315,11 @@ class PlainDecoder(Model):
     """Embedding, layers, norm, head. A subclass annotates `config` and `layers`, and writes
     `caches`."""
 
-    embed: Embedding = gguf("token_embd", hf="model.embed_tokens", shape=("width", None))
-    layers: list[Module] = gguf("blk", hf="model.layers", n="layers")
-    norm: RMSNorm = gguf("output_norm", hf="model.norm", shape=("width",))
+    embed: Embedding = gguf(
+        "token_embd", hf=("model.embed_tokens", "embed_tokens"), shape=("width", None)
+    )
+    layers: list[Module] = gguf("blk", hf=("model.layers", "layers"), n="layers")
+    norm: RMSNorm = gguf("output_norm", hf=("model.norm", "norm"), shape=("width",))
     head: Linear = gguf("output", "token_embd", hf="lm_head", shape=("width", None))
 
     def __init_subclass__(cls, text: str | Sequence[str] = (), **options: Any) -> None:
