@@ -32,6 +32,8 @@ def _act(hf: Mapping[str, Any]) -> str | None:
 class NomicConfig(nn.EncoderConfig, nn.RopeConfig):
     """Names before transformers had the class come first: a config has defaults of the others."""
 
+    fixed = {"head_dim": ...}
+
     layers: int = kv("block_count", hf=("n_layer", "num_hidden_layers"))
     width: int = kv("embedding_length", hf=("n_embd", "hidden_size"))
     ffn: int = kv("feed_forward_length", hf=("n_inner", "intermediate_size"))
