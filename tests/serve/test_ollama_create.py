@@ -60,6 +60,15 @@ def test_a_served_model_is_made_another_one(server: ollama.Client):
     assert names.find("twin").path.read_bytes() == STORIES
 
 
+def test_a_file_named_at_start_stays_loaded(server: ollama.Client):
+    """A model of a store that is made with its name is another one."""
+    server.generate("tales", "Once", options={"num_predict": 1})
+    loaded = [one.model for one in server.ps().models]
+    assert loaded
+    server.create("tales", from_="tales", system="Be brief.")
+    assert [one.model for one in server.ps().models] == loaded
+
+
 @pytest.mark.parametrize(
     ("architecture", "type", "kind"),
     [

@@ -325,7 +325,7 @@ class ModelPool:
         """See `Models.changed`."""
         self._catalogue.forget()
         for key, entry in [*self._entries.items()]:
-            if same_name(key, name):
+            if same_name(key, name) and not self._catalogue.stays(key):
                 async with entry.lock:
                     await entry.idle()
                     await self._stop(entry)

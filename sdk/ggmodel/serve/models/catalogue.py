@@ -117,6 +117,10 @@ class Catalogue:
         """Looks all names up anew."""
         self._targets.clear()
 
+    def stays(self, name: str) -> bool:
+        """Whether it was given at start for a file or folder, which no store can change."""
+        return os.path.exists(self.named.get(name, ""))
+
     def trained_context(self, target: Target) -> int | None:
         """The context that the model of a GGUF file was trained for; None where nothing tells. For
         a thread."""
