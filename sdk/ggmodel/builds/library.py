@@ -21,8 +21,8 @@ from . import builder, requirements
 from .builder import STAMP, Progress
 
 GAIN = (
-    "the prebuilt ggml 0.20.2 decodes Q8_0 at 0.58 × of llama.cpp's speed, and reads prompts at "
-    "0.62 to 0.71 × without kernels of our own, one that is built here at 0.9 × and more"
+    "the prebuilt ggml 0.20.2 decodes Q8_0 at 0.58 × of llama.cpp's speed and reads prompts at "
+    "0.62 to 0.71 ×, where no kernel of our own serves; one that is built here at 0.9 × and more"
 )
 """The figures of docs/performance.md."""
 _PREBUILT = "0.20.2"

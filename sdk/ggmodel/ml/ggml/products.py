@@ -1,9 +1,10 @@
-"""Products of quantised weights and several columns by kernels of our own (native/products.c).
+"""Products of quantised weights by kernels of our own (native/products.c).
 
 ggml computes them as custom ops, in its thread pool: one node quantises the activations, whose
 result all products of the same activations read, and one multiplies. Weights are read as they lie
-in the file, and become bytes a panel at a time. ggml's kernels are faster with few columns, so that
-both are tried (measurements.py); benchmarks/products.py compares them.
+in the file, and become bytes a panel at a time, or for few columns a row at a time. ggml's kernels
+are faster for some types and numbers of columns, so that both are tried (measurements.py);
+benchmarks/products.py compares them.
 """
 
 from __future__ import annotations

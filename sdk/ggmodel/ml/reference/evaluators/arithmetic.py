@@ -102,7 +102,8 @@ for _name, _function in {
 def alibi_slopes(heads: int, max_bias: float) -> np.ndarray:
     """Slopes that multiply the mask of each head, float64 [heads]; ones for a `max_bias` of 0.
 
-    Those of a power of two heads; further heads have every other one of twice as many heads.
+    A power of two heads has 2^(−max_bias · i/heads), i from 1 on. Heads beyond the largest such
+    number have every other slope of twice that number.
     """
     if not max_bias:
         return np.ones(heads)
