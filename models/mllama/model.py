@@ -55,7 +55,7 @@ class CrossAttention(Module):
             k = self.k_norm(self.k(images).reshape(h.head_dim, h.kv_heads, -1))
             cache.put(k, self.v(images).reshape(h.head_dim, h.kv_heads, -1))
         q = self.q_norm(self.q(x).reshape(h.head_dim, h.heads, -1))
-        y = nn.attend_source(q.scale(h.head_dim**-0.5), None, None, cache)
+        y = nn.attention(q.scale(h.head_dim**-0.5), None, None, cache, scale=1.0)
         return self.out(y.reshape(h.width, -1))
 
 

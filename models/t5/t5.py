@@ -35,7 +35,7 @@ class CrossAttention(nn.RelativeAttention):
             for p in (self.k, self.v)
         )
         q = self.q(x).reshape(h.head_dim, h.heads, -1)
-        return self.out(nn.attend_source(q, k, v, cache))
+        return self.out(nn.attention(q, k, v, cache, scale=1.0))
 
 
 class Layer(Module):

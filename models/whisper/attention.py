@@ -33,4 +33,4 @@ class CrossAttention(Attention):
         if sounds is not None:
             cache.put(self.heads(self.k(sounds)), self.heads(self.v(sounds)))
         q = self.heads(self.q(x))
-        return self.out(nn.attend_source(q.scale(q.dim(0) ** -0.5), None, None, cache))
+        return self.out(nn.attention(q.scale(q.dim(0) ** -0.5), None, None, cache, scale=1.0))

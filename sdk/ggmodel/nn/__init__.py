@@ -92,7 +92,7 @@ if TYPE_CHECKING:
         distances,
         position_table,
     )
-    from .encoder_decoder import EncoderDecoder, attend_source
+    from .encoder_decoder import EncoderDecoder
     from .experts import (
         SIGMOID,
         SOFTMAX,
@@ -259,7 +259,6 @@ __all__ = [
     "VisionMLP",
     "activate",
     "activation",
-    "attend_source",
     "attention",
     "attention_in_blocks",
     "audio_kv",
@@ -310,7 +309,7 @@ _find, __dir__ = lazily(
         "AudioModel ColumnAudioEncoder audio_kv whisper_features",
         "encoder": "Encoder EncoderAttention EncoderConfig EncoderHead EncoderMLP EncoderText "
         "FusedEncoderAttention FusedEncoderMLP PostNormLayer distances position_table",
-        "encoder_decoder": "EncoderDecoder attend_source",
+        "encoder_decoder": "EncoderDecoder",
         "delta_net": "DeltaNet DeltaNetConfig TileHeads delta_rule",
         "conformer": "CONFORMER_EPS MOST_NEARBY ConformerConv "
         "ConformerFeedForward ConformerModel LocalAttention mel_features",

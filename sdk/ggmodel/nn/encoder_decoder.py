@@ -7,28 +7,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..kvcache import Cross, LayerObjects
+from ..kvcache import Cross
 from ..ml import Context, DType, Tensor
 from ..model.model import Model
 from ..model.multimodal import Input, Modality, Multimodal, MultimodalEmbedding, Prepared
-
-
-def attend_source(q: Tensor, k: Tensor | None, v: Tensor | None, cache: LayerObjects) -> Tensor:
-    """Attends to a source, whose keys and values are stored when it is new.
-
-    Args:
-        q: [d, heads, n], scaled already.
-        k, v: [d, heads, rows] of the rows of a source in this batch; None without one.
-
-    Returns:
-        F32 [d · heads, n], zeros of rows that have no source.
-    """
-    if k is not None and v is not None:
-        cache.put(k, v)
-    seen = cache.get()
-    y = cache.spread(q).scaled_dot_product_attention(*seen, scale=1.0, cache_config_applied=True)
-    y = cache.spread(y) if cache.spreads else y
-    return y.reshape(q.dim(0) * q.dim(1), -1)
 
 
 class EncoderDecoder(Model):
