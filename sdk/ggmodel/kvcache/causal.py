@@ -269,7 +269,8 @@ class CausalCache(Cache):
         return step.placed[self].window
 
     def layers(self, ctx: Context, step: Step) -> dict[int, LayerMemory]:
-        feeds = Feeds(self.stored, ctx, self, step, self.rule.max_bias)
+        rule = self.rule
+        feeds = Feeds(self.stored, ctx, self, step, rule.max_bias, rule.relative)
         own = {layer: LayerCache(self.stored, feeds, layer) for layer in self.stored.ropes}
         return {**own, **{n: SharedLayer(n, own[of]) for n, of in self._sharing.items()}}
 

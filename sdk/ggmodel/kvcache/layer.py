@@ -84,22 +84,33 @@ class Stored:
         for i, part in enumerate(self._parts(cells)):
             by = amounts[i * self.at_once : i * self.at_once + len(part)]
             with self.backend.new_context() as ctx, ctx.trace():
-                ids, shifts = ctx.input().from_ints(part), dict[int, Tensor]()
-                for layer, keys in self.keys.items():
-                    rope = self.ropes[layer]
-                    if rope is not None:
-                        k = rope.components
-                        if k not in shifts:
-                            shifts[k] = ctx.input().from_ints(by[:, :k].T.reshape(-1))
-                        width = self.heads[layer][0][0]
-                        rows = keys.rows(ids).reshape(width, -1, len(part))
-                        if self.dtype.is_quantized:
-                            matrix = ctx.input().from_floats(hadamard(spread_width(width)))
-                            turned = spread(rope.move(spread(rows, matrix), shifts[k]), matrix)
-                        else:
-                            turned = rope.move(rows, shifts[k])
-                        ctx.forward(keys.set_rows(turned.reshape(keys.dim(0), len(part)), ids))
+                self._rotate(ctx, part, by)
                 ctx.compute()
+
+    def _rotate(self, ctx: Context, cells: np.ndarray, amounts: np.ndarray) -> None:
+        host, n = ctx.input(), len(cells)
+        ids = host.from_ints(cells)
+
+        @functools.cache  # layers share inputs
+        def shifts(components: int) -> Tensor:
+            return host.from_ints(amounts[:, :components].T.reshape(-1))
+
+        @functools.cache
+        def matrix(width: int) -> Tensor:
+            return host.from_floats(hadamard(width))
+
+        for layer, keys in self.keys.items():
+            rope = self.ropes[layer]
+            if rope is None:
+                continue
+            width = self.heads[layer][0][0]
+            rows, by = keys.rows(ids).reshape(width, -1, n), shifts(rope.components)
+            if self.dtype.is_quantized:
+                own = matrix(spread_width(width))
+                rows = spread(rope.move(spread(rows, own), by), own)
+            else:
+                rows = rope.move(rows, by)
+            ctx.forward(keys.set_rows(rows.reshape(keys.dim(0), n), ids))
 
     def clear(self, cells: np.ndarray) -> None:
         """Overwrites the keys and values in `cells`, int64 [n], with zeros."""
@@ -147,6 +158,7 @@ class Feeds:
 
     Args:
         step: placed in `cache`, whose `step.placed[cache]` has `cells`, `window` and `mask`.
+        relative: `step.placed[cache]` has `positions`, too.
 
     Attributes:
         n: number of cells that a step writes.
@@ -157,10 +169,16 @@ class Feeds:
     """
 
     def __init__(
-        self, stored: Stored, ctx: Context, cache: Cache, step: Step, max_bias: float = 0.0
+        self,
+        stored: Stored,
+        ctx: Context,
+        cache: Cache,
+        step: Step,
+        max_bias: float = 0.0,
+        relative: bool = False,
     ):
         self.stored, self.ctx, self._cache, self.max_bias = stored, ctx, cache, max_bias
-        self._relative = getattr(getattr(cache, "rule", None), "relative", False)
+        self._relative = relative
         placed = step.placed[cache]
         self.n, self.window = n, window = len(placed.cells), placed.window
         self.rows = ctx.feed(self._cells, DType.I64, n, trusted=True, name="cells") if n else None
