@@ -1,6 +1,6 @@
-"""Time products of quantised weights: our own kernels beside ggml's, for each type of weights.
+"""Time products of weights: our own kernels beside ggml's, for each type of weights.
 
-    python benchmarks/products.py [--types q8_0 q4_k …] [--columns 1 8 512] [--shape 2048x2048]
+    python benchmarks/products.py [--types q8_0 q4_k …] [--columns 1 8 512] [--family 1]
 
 One thread, by its processor time, the best of some runs in turns; GOP/s are 2 · k · m · n a second.
 "stored" is ggml with the weight as it lies in the file, "rearranged" with its faster layout, where
@@ -30,13 +30,18 @@ def main() -> None:
     parser.add_argument("--types", nargs="+", default=[dtype.name.lower() for dtype in served])
     parser.add_argument("--columns", nargs="+", type=int, default=[1, 4, 8, 32, 128, 512])
     parser.add_argument("--shape", default="2048x2048", help="k x m")
+    last = len(products.NAMES) - 1
+    says = "at most this number of a family of instructions: " + ", ".join(
+        f"{i} {name}" for i, name in enumerate(products.NAMES)
+    )
+    parser.add_argument("--family", type=int, default=last, choices=range(1, last + 1), help=says)
     options = parser.parse_args()
     width, rows = map(int, options.shape.split("x"))
     chosen = [DType[name.upper()] for name in options.types]
     console = Console()
-    names = {products.PLAIN: "none", products.VNNI: "VNNI", products.TILES: "AMX"}
+    family = lib.ggmodel_use_products(options.family)
     about = describe()
-    console.print(f"ggml {about['version']}, own kernels: {names[products.instructions]}")
+    console.print(f"ggml {about['version']}, own kernels: {products.NAMES[family]}")
     table = Table("type", "columns", "own", "stored", "rearranged", "own ÷ best of ggml")
     for dtype in chosen:
         for columns in options.columns:

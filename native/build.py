@@ -21,8 +21,8 @@ from .install import Prefix, present
 
 _HERE = Path(__file__).parent
 _SHAPED_BY = (
-    *(_HERE / name for name in ("install.py", "headers.py", "guards.py", "shim.c", "build.py")),
-    *(_HERE / name for name in ("products.c", "kernels.h", "row_by_row.h", "unpackers.h")),
+    *(_HERE / name for name in ("install.py", "headers.py", "guards.py", "build.py")),
+    *sorted(path for path in _HERE.iterdir() if path.suffix in (".c", ".h")),
     Path(libraries.__file__),
 )
 
@@ -41,6 +41,7 @@ extern "Python" void ggmodel_log_line(int level, const char *text);
 _PRODUCTS = """
 int ggmodel_use_products(int most);
 bool ggmodel_multiplies(int type);
+int ggmodel_blocks_of_a_scale(int type);
 size_t ggmodel_columns_bytes(int64_t width, int64_t n);
 size_t ggmodel_panel_bytes(void);
 size_t ggmodel_order_values(int64_t columns, int64_t experts);
@@ -48,6 +49,15 @@ void ggmodel_quantize(struct ggml_tensor *dst, int ith, int nth, void *unused);
 void ggmodel_multiply(struct ggml_tensor *dst, int ith, int nth, void *unused);
 void ggmodel_multiply_experts(struct ggml_tensor *dst, int ith, int nth, void *unused);
 void ggmodel_sort_experts(struct ggml_tensor *dst, int ith, int nth, void *unused);
+bool ggmodel_use_ordered(void *function);
+const char *ggmodel_ordered_library(void);
+int ggmodel_column_type(int type);
+void ggmodel_convert_columns(struct ggml_tensor *dst, int ith, int nth, void *type);
+void ggmodel_multiply_ordered(struct ggml_tensor *dst, int ith, int nth, void *unused);
+void ggmodel_multiply_experts_ordered(struct ggml_tensor *dst, int ith, int nth, void *unused);
+int ggmodel_use_attention(int most);
+size_t ggmodel_attention_bytes(int64_t key_width, int64_t value_width);
+void ggmodel_attend(struct ggml_tensor *dst, int ith, int nth, void *unused);
 """
 
 
@@ -109,12 +119,14 @@ def compile_module(prefix: Prefix, target: Path) -> None:
         # The folder has a new name each time; the same sources make the same bytes.
         options = ["-fvisibility=hidden", "-w", f"-ffile-prefix-map={work}=."]
         shared = libraries.linking(prefix.path, ("ggml-base", "ggml"))
-        kernels = work / "products.o"
         separate = [option for option in shared if option == "-fPIC"]
-        source = str(_HERE / "products.c")
-        headers.run_compiler(
-            [*options, "-O3", *separate, *places, "-c", source, "-o", str(kernels)]
-        )
-        objects = [str(code), str(kernels)]
-        headers.run_compiler([*options, "-O1", *places, *objects, *shared, "-o", str(binary)])
+        # The same bits on each processor: what is to be fused says so.
+        kernel = [*options, "-O3", "-ffp-contract=off", *separate, *places, "-c"]
+        objects = [str(code)]
+        for source in (p for p in _SHAPED_BY if p.suffix == ".c" and p.name != "shim.c"):
+            objects.append(str(work / f"{source.stem}.o"))
+            headers.run_compiler([*kernel, str(source), "-o", objects[-1]])
+        mathematics = [] if sys.platform == "win32" else ["-lm"]
+        given = [*places, *objects, *shared, *mathematics]
+        headers.run_compiler([*options, "-O1", *given, "-o", str(binary)])
         replace(binary, target)

@@ -23,11 +23,12 @@ INLINE void transpose(const void * rows, const void * second, size_t step, __m51
     }
 }
 
-/* TILE lines as `blocks` blocks of rows; tiles multiply bytes with a sign. */
-INLINE void interleave(const struct line * lines, int blocks, bool tiled, const struct type * type, struct rows * to) {
+/* TILE lines as `blocks` blocks of rows, with a sign if `signs`. */
+TARGET static void interleave(const struct line * lines, int blocks, bool signs, const struct type * type,
+                              struct rows * to) {
     const __m512i numbers = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const __m512i places = _mm512_mullo_epi32(numbers, _mm512_set1_epi32(sizeof(*lines)));
-    const __m512i less = bytes(tiled ? type->zero : 0);
+    const __m512i less = bytes(signs ? type->zero : 0);
     int each = type->halves ? 2 : 1;
     for (int b = 0; b < blocks; b++) {
         __m512i fours[8];
@@ -46,6 +47,10 @@ INLINE void interleave(const struct line * lines, int blocks, bool tiled, const 
 }
 
 /* Kernels: TILE rows times n columns of a group, from column `first`; `to` has where each begins. */
+
+INLINE __mmask16 mask_of(int rows) {
+    return (__mmask16) ((1 << rows) - 1);
+}
 
 /* The sums of TILE rows and a column so far, and those of a block or its half h: the order of all kernels. */
 INLINE __m512 add(__m512 sums, __m512i exact, const struct rows * w, const struct columns * x, int h, int column,
@@ -85,20 +90,20 @@ INLINE void multiply(const struct rows * w, const struct columns * x, int blocks
 }
 
 INLINE void multiply_n(const struct rows * w, const struct columns * x, int blocks, int first, int n, int zero,
-                       bool halves, bool minima, __mmask16 rows, float * const * to, bool more) {
+                       bool halves, bool minima, int rows, float * const * to, bool more) {
     __m512 sums[8];
     for (int j = 0; j < n; j++) {
-        sums[j] = more ? _mm512_maskz_loadu_ps(rows, to[j]) : _mm512_setzero_ps();
+        sums[j] = more ? _mm512_maskz_loadu_ps(mask_of(rows), to[j]) : _mm512_setzero_ps();
     }
     multiply(w, x, blocks, first, n, zero, halves, minima, sums);
     for (int j = 0; j < n; j++) {
-        _mm512_mask_storeu_ps(to[j], rows, sums[j]);
+        _mm512_mask_storeu_ps(to[j], mask_of(rows), sums[j]);
     }
 }
 
 #define KERNEL(name, halves, minima)                                                                    \
-    VNNI static void name(const struct rows * w, const struct columns * x, int blocks, int first, int n, \
-                          int zero, __mmask16 rows, float * const * to, bool more) {                              \
+    TARGET static void name(const struct rows * w, const struct columns * x, int blocks, int first, int n, \
+                          int zero, int rows, float * const * to, bool more) {                              \
         switch (n) {                                                                                    \
             case 1: multiply_n(w, x, blocks, first, 1, zero, halves, minima, rows, to, more); break;          \
             case 2: multiply_n(w, x, blocks, first, 2, zero, halves, minima, rows, to, more); break;          \
@@ -149,11 +154,11 @@ INLINE void exact_sums(const struct rows * w, const struct columns * x, bool hal
 #define RING 4
 
 INLINE void multiply_by_tiles(const struct rows * w, const struct columns * x, int blocks, int n, bool halves,
-                              bool minima, __mmask16 rows, float * const * to, bool more) {
+                              bool minima, int rows, float * const * to, bool more) {
     __m512 sums[GROUP];
     int32_t exact[RING][2 * GROUP][TILE] __attribute__((aligned(64)));
     for (int j = 0; j < GROUP; j++) {
-        sums[j] = more && j < n ? _mm512_maskz_loadu_ps(rows, to[j]) : _mm512_setzero_ps();
+        sums[j] = more && j < n ? _mm512_maskz_loadu_ps(mask_of(rows), to[j]) : _mm512_setzero_ps();
     }
     for (int b = 0; b < AHEAD && b < blocks; b++) {
         exact_sums(w + b, x + b, halves, exact[b % RING]);
@@ -172,14 +177,14 @@ INLINE void multiply_by_tiles(const struct rows * w, const struct columns * x, i
     }
     for (int j = 0; j < GROUP; j++) {
         if (j < n) {
-            _mm512_mask_storeu_ps(to[j], rows, sums[j]);
+            _mm512_mask_storeu_ps(to[j], mask_of(rows), sums[j]);
         }
     }
 }
 
 #define BY_TILES(name, halves, minima)                                                                  \
-    VNNI static void name(const struct rows * w, const struct columns * x, int blocks, int first, int n, \
-                          int zero, __mmask16 rows, float * const * to, bool more) {                             \
+    TARGET static void name(const struct rows * w, const struct columns * x, int blocks, int first, int n, \
+                          int zero, int rows, float * const * to, bool more) {                             \
         multiply_by_tiles(w, x, blocks, n, halves, minima, rows, to, more);                             \
     }
 
@@ -187,18 +192,3 @@ BY_TILES(tiles_32, false, false)
 BY_TILES(tiles_32_minima, false, true)
 BY_TILES(tiles_16, true, false)
 BY_TILES(tiles_16_minima, true, true)
-
-static struct tile_shapes {
-    uint8_t palette, start, unused[14];
-    uint16_t bytes[16];
-    uint8_t rows[16];
-} const shapes = {1, 0, {0}, {32, 64, 64, 16, 64, 64, 16, 64}, {16, 8, 16, 16, 4, 16, 16, 4}};
-
-static int instructions; /* 1: VNNI; 2: tiles, too */
-
-typedef void kernel(const struct rows *, const struct columns *, int, int, int, int, __mmask16, float * const *, bool);
-
-static kernel * const kernels[2][2][2] = {
-    {{multiply_32, multiply_32_minima}, {multiply_16, multiply_16_minima}},
-    {{tiles_32, tiles_32_minima}, {tiles_16, tiles_16_minima}},
-};

@@ -2,39 +2,11 @@
    weights that are read once come as fast as memory gives them in one stream. The sums are those of
    all kernels: parts are added in order, and a part is an exact sum times its activations' scale. */
 
-#define FEW       8 /* columns, at most */
-#define PARTS  (2 * BLOCKS)
-#define STREAM 4096 /* bytes that are fetched ahead */
-
-/* LINE values of one column in the order of a type, with a scale, a start and a sum for each part. */
-struct stretch {
-    int8_t  values[LINE] __attribute__((aligned(64)));
-    float   scale[LINE / 16], sum[LINE / 16];
-    int32_t start[LINE / 16];
-};
-
 /* Of a panel's depth of rows and columns. */
 struct parts {
     float scale[TILE][PARTS], minimum[TILE][PARTS];
     float part[FEW][TILE][PARTS];
 };
-
-/* Column j of `blocks` groups' blocks; zeros fill the last stretch. */
-VNNI static void stretch_column(const struct columns * x, int blocks, int j, const struct type * type,
-                                struct stretch * to) {
-    int each = type->halves ? 2 : 1;
-    memset(to, 0, (blocks * BLOCK + LINE - 1) / LINE * sizeof(*to));
-    for (int b = 0; b < blocks; b++) {
-        struct stretch * s = to + b / (LINE / BLOCK);
-        for (int h = 0; h < 2; h++) {
-            int p = b % (LINE / BLOCK) * each + h * (each - 1);
-            memcpy(s->values + place_of(type->order, b % (LINE / BLOCK), h), x[b].values[j] + 16 * h, 16);
-            s->scale[p] = x[b].scale[j];
-            s->start[p] += type->zero * x[b].start[h][j];
-            s->sum[p] += x[b].sum[h][j];
-        }
-    }
-}
 
 /* The sums of the four lanes of each of four vectors: of vector i's lane l as number 4 * l + i. */
 INLINE __m512i sums_of_lanes(const __m512i * z) {
@@ -126,6 +98,7 @@ INLINE void multiply_rows(const struct ggml_tensor * w, const struct type * type
                           float * const * to) {
     int all = (int) w->ne[0], stretches = (all + LINE - 1) / LINE, each = LINE / (halves ? 16 : 32);
     size_t bytes = ggml_type_size(w->type), values = ggml_blck_size(w->type), of_line = LINE / values * bytes;
+    unpacker * unpack = unpackers[type->number];
     struct parts of;
     struct line lines[DEPTH / LINE];
     __m512 sums[FEW];
@@ -142,7 +115,7 @@ INLINE void multiply_rows(const struct ggml_tensor * w, const struct type * type
                 for (size_t ahead = 0; ahead < of_line; ahead += 64) {
                     __builtin_prefetch(from + STREAM + ahead);
                 }
-                unpack_line(type, from, some < LINE ? some / values * bytes : of_line, some, lines + i);
+                unpack_line(unpack, from, some / values * bytes, some, lines + i);
             }
             for (int i = 0; i * LINE < depth; i++) {
                 parts_of_line(lines + i, x + begin / LINE + i, stretches, n, r, i * each, order, halves, minima, &of);
@@ -157,7 +130,7 @@ INLINE void multiply_rows(const struct ggml_tensor * w, const struct type * type
 }
 
 #define ROW_BY_ROW(name, order, halves, minima)                                                                   \
-    VNNI static void name(const struct ggml_tensor * w, const struct type * type, const uint8_t * data, int rows, \
+    TARGET static void name(const struct ggml_tensor * w, const struct type * type, const uint8_t * data, int rows, \
                           const struct stretch * x, int n, float * const * to) {                                  \
         if (n == 1) {                                                                                             \
             multiply_rows(w, type, data, rows, x, 1, order, halves, minima, to);                                  \
@@ -172,9 +145,6 @@ ROW_BY_ROW(rows_16_minima, IN_ORDER, true, true)
 ROW_BY_ROW(rows_by_halves, BY_HALVES, false, false)
 ROW_BY_ROW(rows_by_halves_minima, BY_HALVES, false, true)
 ROW_BY_ROW(rows_by_alternates_minima, BY_ALTERNATES, false, true)
-
-typedef void few_kernel(const struct ggml_tensor *, const struct type *, const uint8_t *, int,
-                        const struct stretch *, int, float * const *);
 
 static few_kernel * few_kernel_of(const struct type * type) {
     if (type->halves) {

@@ -1,31 +1,5 @@
-/* Unpackers: the values of a part of a row as bytes without a sign, and a scale, maybe a minimum, for each
-   block or each half of one. A value is (byte - zero) * scale, or byte * scale - minimum.
-
-   Bytes lie in the order that is cheapest for a type; what is multiplied with them lies in the same. Four
-   blocks of 32 values are a quad, in two vectors. */
-
-#define QUAD (4 * BLOCK)
-
-enum order {
-    IN_ORDER,     /* blocks 0 and 1, 2 and 3 */
-    BY_HALVES,    /* the first halves of all four, then the second ones: two halves share bytes of 4 bits */
-    BY_ALTERNATES /* blocks 0 and 2, 1 and 3: two blocks share bytes of 4 bits */
-};
-
-struct line {
-    uint8_t values[LINE] __attribute__((aligned(64)));
-    float   scale[LINE / 16], minimum[LINE / 16];
-};
-
-/* Byte 0 or 16 of block b. */
-INLINE int place_of(enum order order, int b, int half) {
-    int in = b % 4, at = b / 4 * QUAD;
-    switch (order) {
-        case IN_ORDER: return at + 32 * in + 16 * half;
-        case BY_HALVES: return at + 16 * in + 64 * half;
-        default: return at + 64 * (in % 2) + 32 * (in / 2) + 16 * half;
-    }
-}
+/* Unpackers by AVX-512. Bytes lie in the order that is cheapest for a type. Four blocks of 32 values are a quad, in
+   two vectors. */
 
 INLINE float half(const uint8_t * at) {
     uint16_t bits;
@@ -90,7 +64,7 @@ INLINE void store_looked_up(uint8_t * to, __m512i all, const uint8_t * table) {
     store(to + 64, _mm512_shuffle_epi8(values, _mm512_and_si512(_mm512_srli_epi16(all, 4), bytes(15))));
 }
 
-VNNI static void unpack_q8_0(const uint8_t * restrict from, int quads, struct line * restrict to) {
+TARGET static void unpack_q8_0(const uint8_t * restrict from, int quads, struct line * restrict to) {
     _mm512_storeu_ps(to->scale, halves_at(from, 34, quads));
     for (int i = 0; i < 2 * quads; i++, from += 68) {
         const __m256i * second = (const __m256i *) (from + 36);
@@ -99,14 +73,14 @@ VNNI static void unpack_q8_0(const uint8_t * restrict from, int quads, struct li
     }
 }
 
-VNNI static void unpack_q4_0(const uint8_t * restrict from, int quads, struct line * restrict to) {
+TARGET static void unpack_q4_0(const uint8_t * restrict from, int quads, struct line * restrict to) {
     _mm512_storeu_ps(to->scale, halves_at(from, 18, quads));
     for (int i = 0; i < quads; i++, from += 72) {
         store_nibbles(to->values + QUAD * i, of_four(from + 2, 18));
     }
 }
 
-VNNI static void unpack_q4_1(const uint8_t * restrict from, int quads, struct line * restrict to) {
+TARGET static void unpack_q4_1(const uint8_t * restrict from, int quads, struct line * restrict to) {
     _mm512_storeu_ps(to->scale, halves_at(from, 20, quads));
     _mm512_storeu_ps(to->minimum, _mm512_sub_ps(_mm512_setzero_ps(), halves_at(from + 2, 20, quads)));
     for (int i = 0; i < quads; i++, from += 80) {
@@ -129,14 +103,14 @@ INLINE void store_five_bits(uint8_t * to, const uint8_t * from, size_t step) {
     store(to + 64, _mm512_mask_add_epi8(high, second, high, fifth));
 }
 
-VNNI static void unpack_q5_0(const uint8_t * restrict from, int quads, struct line * restrict to) {
+TARGET static void unpack_q5_0(const uint8_t * restrict from, int quads, struct line * restrict to) {
     _mm512_storeu_ps(to->scale, halves_at(from, 22, quads));
     for (int i = 0; i < quads; i++, from += 88) {
         store_five_bits(to->values + QUAD * i, from + 2, 22);
     }
 }
 
-VNNI static void unpack_q5_1(const uint8_t * restrict from, int quads, struct line * restrict to) {
+TARGET static void unpack_q5_1(const uint8_t * restrict from, int quads, struct line * restrict to) {
     _mm512_storeu_ps(to->scale, halves_at(from, 24, quads));
     _mm512_storeu_ps(to->minimum, _mm512_sub_ps(_mm512_setzero_ps(), halves_at(from + 2, 24, quads)));
     for (int i = 0; i < quads; i++, from += 96) {
@@ -161,7 +135,7 @@ INLINE void store_scales_of_k(const uint8_t * from, int b, struct line * to) {
     _mm256_storeu_ps(to->minimum + 8 * b, _mm256_mul_ps(eight_bytes(m), _mm256_set1_ps(half(from + 2))));
 }
 
-VNNI static void unpack_q4_k(const uint8_t * restrict from, int quads, struct line * restrict to) {
+TARGET static void unpack_q4_k(const uint8_t * restrict from, int quads, struct line * restrict to) {
     for (int b = 0; b < quads / 2; b++, from += 144) {
         store_scales_of_k(from, b, to);
         for (int i = 0; i < 2; i++) {
@@ -170,7 +144,7 @@ VNNI static void unpack_q4_k(const uint8_t * restrict from, int quads, struct li
     }
 }
 
-VNNI static void unpack_q5_k(const uint8_t * restrict from, int quads, struct line * restrict to) {
+TARGET static void unpack_q5_k(const uint8_t * restrict from, int quads, struct line * restrict to) {
     for (int b = 0; b < quads / 2; b++, from += 176) {
         __m512i fifth = twice_32(from + 16);
         store_scales_of_k(from, b, to);
@@ -183,7 +157,7 @@ VNNI static void unpack_q5_k(const uint8_t * restrict from, int quads, struct li
     }
 }
 
-VNNI static void unpack_q6_k(const uint8_t * restrict from, int quads, struct line * restrict to) {
+TARGET static void unpack_q6_k(const uint8_t * restrict from, int quads, struct line * restrict to) {
     for (int b = 0; b < quads / 2; b++, from += 210) {
         __m512 scales = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes_16(from + 192)));
         _mm512_storeu_ps(to->scale + 16 * b, _mm512_mul_ps(scales, _mm512_set1_ps(half(from + 208))));
@@ -195,7 +169,7 @@ VNNI static void unpack_q6_k(const uint8_t * restrict from, int quads, struct li
     }
 }
 
-VNNI static void unpack_q2_k(const uint8_t * restrict from, int quads, struct line * restrict to) {
+TARGET static void unpack_q2_k(const uint8_t * restrict from, int quads, struct line * restrict to) {
     for (int b = 0; b < quads / 2; b++, from += 84) {
         __m512i both = _mm512_cvtepu8_epi32(bytes_16(from));
         __m512 scales = _mm512_cvtepi32_ps(_mm512_and_si512(both, _mm512_set1_epi32(15)));
@@ -209,7 +183,7 @@ VNNI static void unpack_q2_k(const uint8_t * restrict from, int quads, struct li
     }
 }
 
-VNNI static void unpack_q3_k(const uint8_t * restrict from, int quads, struct line * restrict to) {
+TARGET static void unpack_q3_k(const uint8_t * restrict from, int quads, struct line * restrict to) {
     for (int b = 0; b < quads / 2; b++, from += 110) {
         const uint8_t * s = from + 96;
         int8_t scale[16];
@@ -228,20 +202,14 @@ VNNI static void unpack_q3_k(const uint8_t * restrict from, int quads, struct li
     }
 }
 
-#define ABOVE(value) (128 + (value))
-
-static const uint8_t nonlinear[16] = {ABOVE(-127), ABOVE(-104), ABOVE(-83), ABOVE(-65), ABOVE(-49), ABOVE(-35),
-                                      ABOVE(-22),  ABOVE(-10),  ABOVE(1),   ABOVE(13),  ABOVE(25),  ABOVE(38),
-                                      ABOVE(53),   ABOVE(69),   ABOVE(89),  ABOVE(113)};
-
-VNNI static void unpack_iq4_nl(const uint8_t * restrict from, int quads, struct line * restrict to) {
+TARGET static void unpack_iq4_nl(const uint8_t * restrict from, int quads, struct line * restrict to) {
     _mm512_storeu_ps(to->scale, halves_at(from, 18, quads));
     for (int i = 0; i < quads; i++, from += 72) {
         store_looked_up(to->values + QUAD * i, of_four(from + 2, 18), nonlinear);
     }
 }
 
-VNNI static void unpack_iq4_xs(const uint8_t * restrict from, int quads, struct line * restrict to) {
+TARGET static void unpack_iq4_xs(const uint8_t * restrict from, int quads, struct line * restrict to) {
     for (int b = 0; b < quads / 2; b++, from += 136) {
         int high = from[2] | from[3] << 8;
         int8_t scale[16] = {0};
@@ -256,57 +224,86 @@ VNNI static void unpack_iq4_xs(const uint8_t * restrict from, int quads, struct 
     }
 }
 
-VNNI static void unpack_mxfp4(const uint8_t * restrict from, int quads, struct line * restrict to) {
-    static const uint8_t doubled[16] = {
-        ABOVE(0), ABOVE(1),  ABOVE(2),  ABOVE(3),  ABOVE(4),  ABOVE(6),  ABOVE(8),  ABOVE(12),
-        ABOVE(0), ABOVE(-1), ABOVE(-2), ABOVE(-3), ABOVE(-4), ABOVE(-6), ABOVE(-8), ABOVE(-12)};
+TARGET static void unpack_mxfp4(const uint8_t * restrict from, int quads, struct line * restrict to) {
     for (int b = 0; b < 4 * quads; b++) {
-        uint8_t power = from[17 * b];
-        uint32_t bits = power < 2 ? UINT32_C(0x200000) << power : (uint32_t) (power - 1) << 23;
-        memcpy(to->scale + b, &bits, 4);
+        to->scale[b] = half_of_power(from[17 * b]);
     }
     for (int i = 0; i < quads; i++, from += 68) {
         store_looked_up(to->values + QUAD * i, of_four(from + 1, 17), doubled);
     }
 }
 
-static const struct type {
-    enum ggml_type type;
-    void (*unpack)(const uint8_t * restrict from, int quads, struct line * restrict to);
-    enum order order;
-    int zero; /* 0 where there are minima */
-    bool halves, minima; /* a scale for 16 values; minima */
-} types[] = {
-    {GGML_TYPE_Q8_0, unpack_q8_0, IN_ORDER, 128, false, false},
-    {GGML_TYPE_Q4_0, unpack_q4_0, BY_HALVES, 8, false, false},
-    {GGML_TYPE_Q4_1, unpack_q4_1, BY_HALVES, 0, false, true},
-    {GGML_TYPE_Q5_0, unpack_q5_0, BY_HALVES, 16, false, false},
-    {GGML_TYPE_Q5_1, unpack_q5_1, BY_HALVES, 0, false, true},
-    {GGML_TYPE_Q2_K, unpack_q2_k, IN_ORDER, 0, true, true},
-    {GGML_TYPE_Q3_K, unpack_q3_k, IN_ORDER, 4, true, false},
-    {GGML_TYPE_Q4_K, unpack_q4_k, BY_ALTERNATES, 0, false, true},
-    {GGML_TYPE_Q5_K, unpack_q5_k, BY_ALTERNATES, 0, false, true},
-    {GGML_TYPE_Q6_K, unpack_q6_k, IN_ORDER, 32, true, false},
-    {GGML_TYPE_IQ4_NL, unpack_iq4_nl, BY_HALVES, 128, false, false},
-    {GGML_TYPE_IQ4_XS, unpack_iq4_xs, BY_HALVES, 128, false, false},
-    {GGML_TYPE_MXFP4, unpack_mxfp4, BY_HALVES, 128, false, false},
-};
-
-static const struct type * type_of(int type) {
-    for (size_t i = 0; i < sizeof(types) / sizeof(*types); i++) {
-        if ((int) types[i].type == type) {
-            return types + i;
+TARGET static void unpack_nvfp4(const uint8_t * restrict from, int quads, struct line * restrict to) {
+    const __m512i twice = _mm512_setr_epi64(0, 0, 1, 1, 2, 2, 3, 3);
+    const __m512i shifts = _mm512_setr_epi64(0, 4, 0, 4, 0, 4, 0, 4);
+    for (int b = 0; b < 2 * quads; b++, from += 36) {
+        for (int i = 0; i < 4; i++) {
+            to->scale[4 * b + i] = half_of_e4m3(from[i]);
         }
+        __m512i all = _mm512_permutexvar_epi64(twice, twice_32(from + 4));
+        all = _mm512_and_si512(_mm512_srlv_epi64(all, shifts), bytes(15));
+        store(to->values + 64 * b, _mm512_shuffle_epi8(_mm512_broadcast_i32x4(bytes_16(doubled)), all));
     }
-    return NULL;
 }
 
-/* At most LINE values of a row, which may end within a quad. */
-VNNI static void unpack_line(const struct type * type, const uint8_t * from, size_t bytes, int n, struct line * to) {
-    uint8_t padded[LINE / BLOCK * 34];
-    if (n % QUAD) {
-        memset(padded, 0, sizeof(padded));
-        from = memcpy(padded, from, bytes);
+TARGET static void unpack_q1_0(const uint8_t * restrict from, int quads, struct line * restrict to) {
+    for (int i = 0; i < quads; i++, from += 18) {
+        _mm_storeu_ps(to->scale + 4 * i, _mm_set1_ps(half(from)));
+        for (int h = 0; h < 2; h++) {
+            uint64_t bits;
+            memcpy(&bits, from + 2 + 8 * h, 8);
+            store(to->values + QUAD * i + 64 * h, _mm512_maskz_mov_epi8(bits, bytes(2)));
+        }
     }
-    type->unpack(from, (n + QUAD - 1) / QUAD, to);
+}
+
+TARGET static void unpack_q2_0(const uint8_t * restrict from, int quads, struct line * restrict to) {
+    for (int b = 0; b < 2 * quads; b++, from += 18) {
+        to->scale[2 * b] = to->scale[2 * b + 1] = half(from);
+        __m512i all = _mm512_cvtepu8_epi32(bytes_16(from + 2));
+        __m512i even = _mm512_or_si512(all, _mm512_slli_epi32(all, 12));
+        all = _mm512_or_si512(even, _mm512_slli_epi32(even, 6));
+        store(to->values + 64 * b, _mm512_and_si512(all, bytes(3)));
+    }
+}
+
+INLINE void store_one_scale(const uint8_t * at, int b, struct line * to) {
+    _mm256_storeu_ps(to->scale + 8 * b, _mm256_set1_ps(half(at)));
+}
+
+TARGET static void unpack_tq2_0(const uint8_t * restrict from, int quads, struct line * restrict to) {
+    for (int b = 0; b < quads / 2; b++, from += 66) {
+        store_one_scale(from + 64, b, to);
+        for (int i = 0; i < 4; i++) {
+            __m512i all = twice_32(from + i / 2 * 32);
+            store(to->values + 256 * b + 64 * i, bits_of(all, i % 2 * 4, i % 2 * 4 + 2, 3));
+        }
+    }
+}
+
+/* A digit of each of 32 bytes, which are fractions of 256 in base 3: the first one behind what powers of 3 skip. */
+INLINE void store_digits(uint8_t * to, __m256i all, __m512i powers) {
+    __m512i left = _mm512_and_si512(_mm512_mullo_epi16(_mm512_cvtepu8_epi16(all), powers), _mm512_set1_epi16(255));
+    __m512i digits = _mm512_srli_epi16(_mm512_mullo_epi16(left, _mm512_set1_epi16(3)), 8);
+    _mm256_storeu_si256((__m256i *) to, _mm512_cvtepi16_epi8(digits));
+}
+
+TARGET static void unpack_tq1_0(const uint8_t * restrict from, int quads, struct line * restrict to) {
+    static const short powers[5] = {1, 3, 9, 27, 81};
+    const __m256i last = _mm256_setr_epi16(1, 1, 1, 1, 3, 3, 3, 3, 9, 9, 9, 9, 27, 27, 27, 27);
+    for (int b = 0; b < quads / 2; b++, from += 54) {
+        uint8_t * values = to->values + 256 * b;
+        __m256i all = _mm256_loadu_si256((const __m256i *) from);
+        __m128i few = bytes_16(from + 32);
+        store_one_scale(from + 52, b, to);
+        for (int i = 0; i < 5; i++) {
+            store_digits(values + 32 * i, all, _mm512_set1_epi16(powers[i]));
+        }
+        for (int i = 0; i < 3; i++) {
+            __m256i second = i < 2 ? _mm256_set1_epi16(powers[2 * i + 1]) : last;
+            __m512i both = _mm512_inserti64x4(_mm512_set1_epi16(powers[2 * i]), second, 1);
+            __m128i behind = i < 2 ? few : _mm_shuffle_epi32(_mm_loadu_si32(from + 48), 0);
+            store_digits(values + 160 + 32 * i, _mm256_set_m128i(behind, few), both);
+        }
+    }
 }

@@ -11,16 +11,18 @@ import pytest
 from ggmodel.gguf_file import MemorySource
 from ggmodel.kvcache import Cache, CacheSpec, Causal, new_cache
 from ggmodel.ml import Backend, BackendParams, DType, FlashAttention, new_backend
+from tests.ggml_attention import ggml_attention
 
 MakeCache = Callable[..., Any]
 
 
 def small_backend(flash: bool, alloc_memory: bool = True) -> Backend:
-    """Ranges of cells are multiples of 4."""
+    """Ranges of cells are multiples of 4; attention takes masks."""
     source = MemorySource({"general.architecture": "test", "test.block_count": 8}, {})
     attention = FlashAttention.ON if flash else FlashAttention.OFF
     params = BackendParams(num_threads=1, flash_attention=attention, alloc_memory=alloc_memory)
-    backend = new_backend(source, params)
+    with ggml_attention():
+        backend = new_backend(source, params)
     backend.cache_config = replace(backend.cache_config, padding=4)
     return backend
 

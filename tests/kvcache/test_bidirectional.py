@@ -24,7 +24,7 @@ def seen(cache: BidirectionalCache, batch: Step) -> np.ndarray:
     """bool [n, n]: which tokens of a step each of them sees."""
     cache.start_forward(batch)
     n = len(batch.positions)
-    mask = batch.placed[cache][0]
+    mask = batch.placed[cache].mask
     assert np.isneginf(mask[:, n:]).all()
     return mask[:, :n] == 0
 

@@ -365,7 +365,7 @@ def test_any_history_gives_the_masks_of_the_naive_cache(make_cache: MakeCache, a
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [(Cells, "find"), (Cells, "write"), (CausalCache, "_write"), (causal, "_look")],
+    [(Cells, "find"), (Cells, "write"), (CausalCache, "_write"), (causal, "look")],
 )
 def test_a_step_that_is_interrupted_leaves_nothing(
     make_cache: MakeCache,

@@ -422,3 +422,31 @@ def test_steps_that_are_none(make_cache: MakeCache, misuse: Any, message: str):
         layer = cache.layers(ctx, batch)[0]
         with pytest.raises(TensorError, match=message):
             misuse(layer, ctx.input().from_floats(ROWS[:3]))
+
+
+def test_a_tentative_step_can_be_taken_back_until_the_next(make_cache: MakeCache):
+    cache = make_cache(1, 99, [SUM])
+
+    def tentative(begin: int, end: int) -> Step:
+        batch = run(0, begin, end)
+        batch.tentative = frozenset([0])
+        cache.start_forward(batch)
+        return batch
+
+    for begin, end in ((0, 3), (3, 5), (5, 6)):
+        cache.start_forward(run(0, begin, end))
+    tentative(6, 10)
+    assert resumable(cache, 0) == [0, 3, 5, 6, 10]
+    cache.remove(0, cache.resume_point(0, 8), None)
+    assert (cache.length(0), resumable(cache, 0)) == (6, [0, 3, 5, 6])
+    cache.undo(tentative(6, 11))
+    assert (cache.length(0), resumable(cache, 0)) == (6, [0, 3, 5, 6])
+    tentative(6, 11)
+    cache.start_forward(run(0, 11, 12))
+    assert (cache.length(0), resumable(cache, 0)) == (12, [0, 3, 5, 12])
+    without = make_cache(1, 99, [Recurrent(checkpoints=0, sum=(4,))])
+    without.start_forward(run(0, 0, 3))
+    batch = run(0, 3, 5)
+    batch.tentative = frozenset([0])
+    without.start_forward(batch)
+    assert resumable(without, 0) == [0, 3, 5]

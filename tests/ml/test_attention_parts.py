@@ -10,6 +10,7 @@ import pytest
 from ggmodel.errors import TensorError
 from ggmodel.gguf_file import MemorySource
 from ggmodel.ml import Backend, BackendParams, DType, FlashAttention, Part, Tensor, new_backend
+from tests.ggml_attention import ggml_attention
 
 D, HEADS, KV_HEADS, CELLS = 8, 4, 2, 96
 PARTS = {
@@ -27,7 +28,9 @@ PARTS = {
 def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
     source = MemorySource({"general.architecture": "test", "test.block_count": 1}, {})
     params = BackendParams(num_threads=1, flash_attention=FlashAttention.ON)
-    with new_backend(source, params, request.param) as backend:
+    with ggml_attention():
+        backend = new_backend(source, params, request.param)
+    with backend:
         backend.load()
         yield backend
 

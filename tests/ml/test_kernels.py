@@ -17,7 +17,7 @@ import pytest
 from ggmodel.errors import Unsupported
 from ggmodel.gguf_file import MemorySource, open_gguf
 from ggmodel.ml import Backend, BackendParams, DType, FlashAttention, Optimize, new_backend
-from ggmodel.ml.ggml import measurements
+from ggmodel.ml.ggml import attention, measurements
 from ggmodel.ml.ggml.ggml_backend import GGMLBackend
 from ggmodel.ml.ggml.lowering import GGMLExecutable
 from ggmodel.ml.ggml.weights import extra_buffer_types
@@ -32,6 +32,7 @@ PLAIN_FOR_MANY = (False, False, True, True, True, True)
 def ggml_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without our own kernels, which test_products.py tests."""
     monkeypatch.setattr(measurements, "own_is_faster", lambda dtype: (False,) * 6)
+    monkeypatch.setattr(attention, "instructions", attention.ANY)
 
 
 @pytest.fixture

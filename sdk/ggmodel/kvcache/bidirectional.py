@@ -11,9 +11,11 @@ import numpy as np
 from ..errors import Error, TensorError
 from ..ml import Backend, Context, DType, Tensor
 from ..ml.node import Rows
+from ..ml.ops.mixing import ORDER_ROW
 from ..model.batch import Step
 from ..model.cache import Cache, CacheSpec, LayerMemory, Rotation, Size
 from .cells import Masks
+from .order import Listed, Order, lists_size
 from .specs import need_span
 
 
@@ -47,6 +49,24 @@ class Bidirectional(CacheSpec):
         return BidirectionalCache(backend, self, layers, dtype, size)
 
 
+@dataclass(frozen=True)
+class Placed:
+    """The sight of one step's tokens.
+
+    Attributes:
+        mask: of the backend's mask dtype, [n, n] with paddings; None with an order, and when only
+            reserving.
+        lengths: int32 [sequences], before the step.
+        order: in place of the mask where the backend's attention is ordered.
+        lists: the numbers of its lists.
+    """
+
+    mask: np.ndarray | Rows | None = None
+    lengths: np.ndarray | None = None
+    order: Order | None = None
+    lists: int = 0
+
+
 class BidirectionalCache(Cache):
     """The masks of steps in which tokens see each other; it stores no keys and values."""
 
@@ -65,13 +85,13 @@ class BidirectionalCache(Cache):
         self._masks = Masks(backend.cache_config)
 
     def start_forward(self, step: Step, reserve: bool = False) -> None:
-        """Notes the mask and the lengths before the step in `step.placed[self]`.
+        """Notes what tokens see, and the lengths before the step, in `step.placed[self]`.
 
         Raises:
             Error: a sequence does not start at position 0.
         """
         if reserve:
-            step.placed[self] = None, None
+            step.placed[self] = Placed(lists=lists_size(len(step.positions)))
             return
         first = np.full(len(self.lengths), -1, np.int32)
         first[step.sequences[::-1]] = step.positions[::-1]
@@ -80,7 +100,13 @@ class BidirectionalCache(Cache):
                 f"sequence {int(first.argmax())} goes on at position {int(first.max())}; tokens "
                 "that see each other in both directions are computed in one step, from 0 on"
             )
-        step.placed[self] = self._mask(step), self.lengths.copy()
+        lengths = self.lengths.copy()
+        if self.config.ordered:
+            order = self._order(step)
+            lists = order.lists(len(step.positions))
+            step.placed[self] = Placed(None, lengths, order, lists)
+        else:
+            step.placed[self] = Placed(self._mask(step), lengths)
         np.maximum.at(self.lengths, step.sequences, step.positions + 1)
 
     def _mask(self, step: Step) -> np.ndarray | Rows:
@@ -96,20 +122,34 @@ class BidirectionalCache(Cache):
 
         return self._masks.by_rows(n, size, visible)
 
+    def _order(self, step: Step) -> Order:
+        sequences, which = np.unique(step.sequences, return_inverse=True)
+        lists = [Listed(np.flatnonzero(step.sequences == s), 0) for s in sequences]
+        which, positions = which.reshape(-1), step.positions.astype(np.int64)
+        lengths = np.array([len(one.cells) for one in lists])[which]
+        if self.window is None:
+            return Order.of(lists, which, np.zeros_like(positions), lengths)
+        first, end = positions - self.window + 1, positions + self.window
+        return Order.of(lists, which, first, np.minimum(end, lengths))
+
     def undo(self, step: Step) -> None:
-        _, lengths = step.placed.pop(self, (None, None))
-        self.lengths = self.lengths if lengths is None else lengths
+        placed: Placed = step.placed.pop(self, Placed())
+        self.lengths = self.lengths if placed.lengths is None else placed.lengths
 
     def shape_key(self, step: Step) -> Hashable:
-        return None  # the number of tokens is all
+        return step.placed[self].lists  # and the number of tokens
 
     def layers(self, ctx: Context, step: Step) -> dict[int, LayerStep]:
         n = len(step.positions)
-        size = self._masks.padded(n)
-        shape, dtype = (size, self._masks.rows(n)), self.config.mask_dtype
-        mask = ctx.feed(lambda s: s.placed[self][0], dtype, *shape, name="mask")
+        if self.config.ordered:
+            shape, dtype, size = (ORDER_ROW * n + step.placed[self].lists,), DType.I32, n
+            mask = ctx.feed(lambda s: s.placed[self].order.numbers, dtype, *shape, name="order")
+        else:
+            size = self._masks.padded(n)
+            shape, dtype = (size, self._masks.rows(n)), self.config.mask_dtype
+            mask = ctx.feed(lambda s: s.placed[self].mask, dtype, *shape, name="mask")
         return {
-            i: LayerStep(i, rope, mask, self.dtype, self.config.permuted_v)
+            i: LayerStep(i, rope, mask, size, self.dtype, self.config.permuted_v)
             for i, rope in self._ropes.items()
         }
 
@@ -133,18 +173,28 @@ class BidirectionalCache(Cache):
 
 
 class LayerStep(LayerMemory):
-    """One layer's keys and values of a single step, in a graph being recorded."""
+    """One layer's keys and values of a single step, in a graph being recorded.
+
+    Args:
+        mask: of tokens, or their order. size: the tokens that keys and values are padded to.
+    """
 
     def __init__(
-        self, layer: int, rope: Rotation | None, mask: Tensor, dtype: DType, permuted_v: bool
+        self,
+        layer: int,
+        rope: Rotation | None,
+        mask: Tensor,
+        size: int,
+        dtype: DType,
+        permuted_v: bool,
     ):
         super().__init__(layer, rope)
-        self.mask, self.dtype, self.permuted_v = mask, dtype, permuted_v
+        self.mask, self.size, self.dtype, self.permuted_v = mask, size, dtype, permuted_v
         self._kv: tuple[Tensor, Tensor] | None = None
 
     def put(self, k: Tensor, v: Tensor) -> None:
         self._take()
-        more = self.mask.dim(0) - k.dim(2)
+        more = self.size - k.dim(2)
         self._kv = (k.pad(0, 0, more), v.pad(0, 0, more)) if more else (k, v)
 
     def get(self) -> tuple[Tensor, Tensor, Tensor]:

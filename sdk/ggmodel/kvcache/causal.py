@@ -6,106 +6,19 @@ and its mask are data: one graph serves all steps that read the same window of c
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import ClassVar, TypeVar
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from ..errors import Error, KvCacheFull, Unsupported
-from ..ml import Backend, Context, DType
-from ..ml.node import Rows
+from ..ml import Backend, Context, DType, Part
 from ..model.batch import Step
-from ..model.cache import Cache, CacheSpec, LayerMemory, Rotation, Size
+from ..model.cache import Cache, LayerMemory, Saved, Size
 from .cells import Cells, Masks, Window, number_of_windows, window_of
 from .layer import Feeds, LayerCache, SharedLayer, Stored
-
-P = TypeVar("P", int, np.ndarray)
-
-
-class Rule(CacheSpec):
-    """Which keys and values of a layer are kept and seen, by position: a position sees itself and
-    earlier ones.
-
-    Attributes:
-        rope: the rotation of the layer's keys; None if they are not rotated. `cache.rotate` in
-            `forward` uses it, and the cache moves keys with it.
-        shares: the number of an earlier layer, declared alike, whose keys and values this one
-            reads; it stores none. None if it has its own.
-        bounded: whether a position may not see some earlier ones.
-        ahead: whether tokens of one group, such as the rows of an image, see later ones of it.
-        relative: attention adds scores that follow from distances, see `LayerCache.by_distance`.
-            It is not fused then, and takes no quantised keys and values.
-        max_bias: of ALiBi: scores fall with the distance of positions. 0 is none.
-    """
-
-    rope: Rotation | None
-    shares: int | None
-    absolute: bool = False
-    bounded: ClassVar[bool] = True
-    ahead: bool = True
-    relative: bool = False
-    max_bias: float = 0.0
-
-    @property
-    @abstractmethod
-    def span(self) -> int | None:
-        """The most positions kept for what comes next; None if all are."""
-
-    @abstractmethod
-    def sees_from(self, position: P) -> P:
-        """The first position that `position` sees; may be negative."""
-
-    def keeps_from(self, position: int) -> int:
-        """The first position that is kept when `position` comes next; may be negative."""
-        return self.sees_from(position)
-
-
-@dataclass(frozen=True)
-class Evicted:
-    """Cells, int64 [n], that a sequence gave up, with their positions and groups."""
-
-    sequence: int
-    cells: np.ndarray
-    position: np.ndarray
-    group: np.ndarray
-
-
-@dataclass(slots=True)
-class Placed:
-    """The cells and the mask of one step.
-
-    Attributes:
-        cells: int64 [n], the cell of each token.
-        window: the cells that attention reads.
-        mask: of the backend's mask dtype, 0 (−distance with ALiBi) or −inf: [n, window]; with
-            parts [m], the masks [rows, cells] of one part after the other. None when only
-            reserving.
-        rows: the mask of each part's rows, or of all rows; views of `mask`.
-        evicted: the cells that were given up to make room.
-        lengths: int32 [sequences], before the step.
-        allocations: of the table of cells, before the step.
-        state: the cache's `_state` right after the step was placed.
-        positions: int32 [window], those of the cells that attention reads, −1 in free ones; None
-            where nothing follows from distances.
-    """
-
-    cells: np.ndarray
-    window: Window
-    mask: np.ndarray | Rows | None
-    rows: list[np.ndarray] = field(default_factory=list)
-    evicted: list[Evicted] = field(default_factory=list)
-    lengths: np.ndarray | None = None
-    allocations: dict[int, tuple[int, int]] = field(default_factory=dict)
-    state: int = -1
-    positions: np.ndarray | None = None
-
-    def row(self, i: int) -> tuple[np.ndarray, int]:
-        """The mask of the only token of part i, or of token i without parts, and its first cell."""
-        if not self.window.parts:
-            return self.rows[0][i], self.window.begin
-        return self.rows[i][0], self.window.begin + self.window.parts[i].begin
+from .order import largest_lists
+from .seen import Evicted, Placed, Rule, distances, look, order_of, range_of
 
 
 class CausalCache(Cache):
@@ -150,6 +63,8 @@ class CausalCache(Cache):
         self.lengths = np.zeros(size.sequences, np.int32)
         config = backend.cache_config
         self._apart = config.parts and config.mask_batch_padding == 1 and not rule.relative
+        self._ordered = config.ordered
+        self._allocates = self._apart or (config.ordered and not rule.relative)
         self._state = 0  # changes with every change of the cache
 
     # a step
@@ -159,7 +74,8 @@ class CausalCache(Cache):
         if reserve:
             if n > table.count:
                 raise KvCacheFull(f"a batch of {n} does not fit a cache of {table.count} cells")
-            step.placed[self] = Placed(np.arange(n), Window(0, table.count), None)
+            window, lists = Window(0, table.count), largest_lists(len(self.lengths), table.count)
+            step.placed[self] = Placed(np.arange(n), window, None, lists=lists)
             return
         placed = Placed(np.arange(0), Window(0, 0), None)
         placed.lengths, placed.allocations = self.lengths.copy(), table.allocations
@@ -168,10 +84,18 @@ class CausalCache(Cache):
             placed.cells = self._find(step, placed.evicted)
             self._write(step, placed.cells)
             padding = self._masks.padding
-            placed.window = window_of(step.sequences, table, padding, self._apart)
-            _look(self.rule, table, self._masks, step, placed)
+            placed.window = Window(0, table.count)
+            if self.rule.relative or not self._ordered:
+                placed.window = window_of(step.sequences, table, padding, self._apart)
+            if self._ordered:
+                placed.order = order_of(self.rule, table, step, placed.window.begin)
+                placed.lists = placed.order.lists(n)
+            else:
+                look(self.rule, table, self._masks, step, placed)
             if self.rule.relative:  # a copy: the cache may change before it is read
-                placed.positions = _range(table, placed.window.begin, placed.window.size)[0].copy()
+                placed.positions = range_of(table, placed.window.begin, placed.window.size)[
+                    0
+                ].copy()
         except BaseException:  # Ctrl-C included
             self.undo(step)
             raise
@@ -187,6 +111,11 @@ class CausalCache(Cache):
             return False
         cells, hidden = following
         sequences, positions = step.sequences.tolist(), step.positions.tolist()
+        begin = placed.window.begin
+        if placed.order is not None:
+            seen = [self.rule.sees_from(p) if self.rule.bounded else 0 for p in positions]
+            if not placed.order.advance([cell - begin for cell in cells], seen, positions):
+                return False
         taken_over = [
             (s, c) for s, c in zip(sequences, cells, strict=True) if self.table.position[c] >= 0
         ]
@@ -198,17 +127,19 @@ class CausalCache(Cache):
         try:
             # As `_write`, but a Python loop: for few tokens it is faster than numpy.
             for i, (cell, unseen) in enumerate(zip(cells, hidden, strict=True)):
+                self.table.write_one(cell, sequences[i], positions[i])
+                self.lengths[sequences[i]] = positions[i] + 1
+                if placed.positions is not None:
+                    placed.positions[cell - begin] = positions[i]
+                if placed.order is not None:
+                    continue
                 mask, first = placed.row(i)
                 if unseen is not None:
                     mask[unseen - first] = -np.inf
                 mask[cell - first] = 0
-                if placed.positions is not None:
-                    placed.positions[cell - placed.window.begin] = positions[i]
-                self.table.write_one(cell, sequences[i], positions[i])
                 if self.rule.max_bias:
                     held = self.table.position[first : first + len(mask)]
-                    mask[:] = _distances(mask == -np.inf, held, positions[i])
-                self.lengths[sequences[i]] = positions[i] + 1
+                    mask[:] = distances(mask == -np.inf, held, positions[i])
         except BaseException:  # Ctrl-C included
             self.undo(step)
             raise
@@ -265,8 +196,9 @@ class CausalCache(Cache):
             evicted.append(self._evicted(sequence, cells))
             table.forget(sequence, cells)
 
-    def shape_key(self, step: Step) -> Window:
-        return step.placed[self].window
+    def shape_key(self, step: Step) -> Hashable:
+        placed: Placed = step.placed[self]
+        return placed.window if placed.order is None else (placed.window, placed.lists)
 
     def layers(self, ctx: Context, step: Step) -> dict[int, LayerMemory]:
         rule = self.rule
@@ -292,7 +224,7 @@ class CausalCache(Cache):
     def allocate(self, sequence: int, length: int) -> None:
         if self.rule.span is not None:  # and what a batch adds before the oldest are given up
             length = min(length, self.rule.span + self.max_batch)
-        if self._apart:  # else rows of all sequences read one range, which allocations make longer
+        if self._allocates:  # else rows of all sequences read one range, which would grow
             self.table.allocate(sequence, length)
 
     def copy_prefix(self, source: int, target: int, n: int) -> None:
@@ -304,6 +236,40 @@ class CausalCache(Cache):
         table = self.table
         table.member[target] = table.member[source] & (table.position < n)
         self.lengths[target] = min(n, self.length(source))
+
+    def save(self, sequence: int, begin: int = 0, end: int | None = None) -> Saved | None:
+        """The part has positions and groups, int32 [cells], then keys and values, uint8 [cells,
+        bytes], of all layers."""
+        if self.stored.permuted_v:
+            return None
+        end = self.length(sequence) if end is None else end
+        at, mine = self.table.position, self.table.member[sequence]
+        cells = np.flatnonzero(mine & (at >= begin) & (at < end))
+        position, group = at[cells], self.table.group[cells]
+        first = max(begin, *self.needs_from(end))
+        if np.count_nonzero(position >= first) < end - first:
+            return Saved(end, [None])
+        return Saved(end, [[position, group, *self.stored.save(cells)]])
+
+    def restore(self, sequence: int, saved: Saved) -> None:
+        self.remove(sequence, 0, None)
+        (part,) = saved.parts
+        assert part is not None
+        position, group, *stored = part
+        needed = position >= max(0, self.rule.keeps_from(saved.length))
+        if not needed.all():
+            position, group, *stored = (array[needed] for array in part)
+        rows = np.full(len(position), sequence, np.int32)
+        cells = self.table.find(rows)
+        if len(cells) < len(rows):
+            raise KvCacheFull(f"{len(rows)} saved cells need as many free ones, not {len(cells)}")
+        self.stored.restore(cells, stored)
+        if len(cells):
+            self.table.write(cells, rows, position, group)
+        self.lengths[sequence] = saved.length
+
+    def needs_from(self, length: int) -> tuple[int]:
+        return (max(0, self.rule.sees_from(length)),)
 
     def check_remove(self, sequence: int, begin: int, end: int | None) -> None:
         later = self._behind(sequence, begin, end)
@@ -372,81 +338,6 @@ def _upcoming(step: Step) -> Iterator[tuple[int, int]]:
         yield int(sequence), int(step.positions[step.sequences == sequence].min())
 
 
-def _look(rule: Rule, table: Cells, masks: Masks, step: Step, placed: Placed) -> None:
-    """Makes the mask of a step for its window; its cells are written."""
-    window, n = placed.window, len(step.positions)
-    if not window.parts:
-        cells = placed.cells - window.begin
-        position, member = _range(table, window.begin, window.size)
-        if n > masks.whole:  # the cache may change before the mask is written
-            position, member = position.copy(), member.copy()
-        placed.mask = masks.by_rows(
-            n, window.size, lambda rows: _visible(rule, step, cells, rows, position, member)
-        )
-        placed.rows = [placed.mask] if isinstance(placed.mask, np.ndarray) else []
-        return
-    each = list[np.ndarray]()
-    for part in window.parts:
-        rows = slice(part.row, part.row + part.rows)
-        mine = Step(
-            step.tokens[rows],
-            step.positions[rows],
-            step.sequences[rows],
-            step.outputs,
-            None if step.groups is None else step.groups[rows],
-        )
-        first = window.begin + part.begin
-        held = _range(table, first, part.cells)
-        each.append(masks.of(_visible(rule, mine, placed.cells[rows] - first, slice(None), *held)))
-    placed.mask = np.concatenate([mask.reshape(-1) for mask in each])
-    pieces = np.split(placed.mask, np.cumsum([mask.size for mask in each])[:-1])
-    placed.rows = [p.reshape(m.shape) for p, m in zip(pieces, each, strict=True)]
-
-
-def _range(table: Cells, begin: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Positions [size] and members [sequences, size] of the cells from `begin` on."""
-    return table.position[begin : begin + size], table.member[:, begin : begin + size]
-
-
-def _visible(
-    rule: Rule,
-    step: Step,
-    cells: np.ndarray,
-    rows: slice,
-    position: np.ndarray,
-    member: np.ndarray,
-) -> np.ndarray:
-    """Whether some rows of a step see each cell of a range: bool [rows, size]; with ALiBi their
-    `_distances`.
-
-    Args:
-        cells: int64 [n], those of all rows of the step, counted from the range's begin.
-        position, member: see `_range`.
-    """
-    positions, sequences = step.positions[rows, None], step.sequences[rows]
-    visible = position <= positions
-    if rule.ahead and step.groups is not None and step.groups.any():
-        grouped = step.groups[rows, None]
-        visible[:, cells] |= (grouped == step.groups) & (grouped > 0)
-    # Groups look ahead, not further back (transformers, `create_masks_for_vision_model`).
-    if rule.bounded:
-        visible &= position >= rule.sees_from(positions)
-    if len(sequences) and (sequences == sequences[0]).all():
-        visible &= member[sequences[0]]
-    else:
-        visible &= member[sequences]
-    return _distances(~visible, position, positions) if rule.max_bias else visible
-
-
-_FARTHEST = 65504  # in half precision
-
-
-def _distances(hidden: np.ndarray, position: np.ndarray, seen_from: np.ndarray | int) -> np.ndarray:
-    """Minus the distances of cells' positions from others, −inf where `hidden`: float32."""
-    far = np.minimum(np.abs(position - seen_from), _FARTHEST)
-    return np.where(hidden, np.float32(-np.inf), -far.astype(np.float32))
-
-
 def _following(
     rule: Rule, table: Cells, step: Step, placed: Placed
 ) -> tuple[Sequence[int], Sequence[int | None]] | None:
@@ -462,10 +353,11 @@ def _following(
     in_a_row = latest[0] + len(latest) == end == latest[-1] + 1
     if not (table.expected or bounded or in_a_row):
         return None
-    cells, hidden = list[int](), list[int | None]()
+    cells, hidden, window = list[int](), list[int | None](), placed.window
     for i, position in enumerate(step.positions.tolist()):
-        mask, first = placed.row(i)
-        last, cell, unseen = first + len(mask), None, None
+        part = window.parts[i] if window.parts else Part(0, 0, 0, window.size)
+        first = window.begin + part.begin
+        last, cell, unseen = first + part.cells, None, None
         if bounded:
             given_up = _lost(rule.keeps_from, position)
             lost = _lost(rule.sees_from, position)

@@ -11,7 +11,7 @@ object attend to it, so that nothing of other sequences reaches them.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -20,10 +20,11 @@ from ..errors import ConfigError, Error, KvCacheFull, TensorError
 from ..ml import Backend, Context, DType, Tensor
 from ..ml.node import Rows
 from ..model.batch import Step
-from ..model.cache import Cache, CacheSpec, LayerMemory, Size
+from ..model.cache import Cache, CacheSpec, LayerMemory, Saved, Size
 from ..model.multimodal import Span
 from .cells import Masks, Window, around, round_up
 from .layer import Feeds, LayerCache, Stored
+from .order import Listed, Order, lists_size
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,8 @@ class Placed:
         mask: [n, window] of the backend's mask dtype, 0 or −inf; None when only reserving.
         seen: float32 [n, 1], 1 if a row sees an object, else 0.
         before: objects (None if unchanged) and lengths of all sequences before the step.
+        order: in place of the mask where the backend's attention is ordered.
+        lists: the numbers of its lists.
     """
 
     cells: np.ndarray
@@ -83,6 +86,8 @@ class Placed:
     mask: np.ndarray | Rows | None = None
     seen: np.ndarray | None = None
     before: tuple[list[Objects] | None, np.ndarray] | None = None
+    order: Order | None = None
+    lists: int = 0
 
 
 _NOTHING = np.zeros(0, np.int64)
@@ -115,6 +120,7 @@ class EncoderCache(Cache):
         self.objects: list[Objects] = [{} for _ in range(size.sequences)]
         self.lengths = np.zeros(size.sequences, np.int32)
         self._masks = Masks(backend.cache_config)
+        self._ordered = backend.cache_config.ordered
         self._touched = 1  # the last cell used since all free ones were cleared + 1
 
     # a step
@@ -128,7 +134,8 @@ class EncoderCache(Cache):
         if reserve:
             self._need(n, self.rows)
             looks = self.cells if n or self.stored.keys else 0  # a model may take no images
-            step.placed[self] = Placed(np.arange(1, 1 + n), Window(0, looks))
+            most = lists_size(1 + 2 * self.rows)
+            step.placed[self] = Placed(np.arange(1, 1 + n), Window(0, looks), lists=most)
             return
         before = [objects.copy() for objects in self.objects] if n else None
         was = before, self.lengths.copy()
@@ -136,11 +143,11 @@ class EncoderCache(Cache):
         try:
             cells = self._put(step, n) if n else _NOTHING
             np.maximum.at(self.lengths, step.sequences, step.positions + 1)
-            window, mask, seen = self._masked(step)
+            placed = self._seen(step)
         except BaseException:  # Ctrl-C included
             self.undo(step)
             raise
-        step.placed[self] = Placed(cells, window, mask, seen, was)
+        step.placed[self] = replace(placed, cells=cells, before=was)
 
     def _put(self, step: Step, n: int) -> np.ndarray:
         """Adds the step's objects, of n rows, to their sequences; returns their cells."""
@@ -202,14 +209,18 @@ class EncoderCache(Cache):
                 ]
             self.objects = objects or self.objects
 
-    def _masked(self, step: Step) -> tuple[Window, np.ndarray | Rows | None, np.ndarray]:
-        """The cells to read, the mask, and `seen`."""
+    def _seen(self, step: Step) -> Placed:
+        """The cells to read, and what each row sees of them."""
         visible = list(self._visible(step))
         seen = np.zeros((len(step.positions), 1), np.float32)
         if not visible:
-            return Window(0, 0), None, seen
+            return Placed(_NOTHING, Window(0, 0), None, seen)
         for rows, _ in visible:
             seen[rows] = 1
+        if self._ordered:
+            order = self._order(step, visible)
+            size = order.lists(len(seen))
+            return Placed(_NOTHING, Window(0, self.cells), None, seen, order=order, lists=size)
         first = 0 if (seen == 0).any() else min(int(cells.min()) for _, cells in visible)
         last = max(int(cells.max()) for _, cells in visible)
         window = around(first, last + 1, self._masks.padding)
@@ -219,7 +230,16 @@ class EncoderCache(Cache):
         for i, (rows, cells) in enumerate(visible, start=1):
             views[i, cells - window.begin], view[rows] = True, i
         mask = self._masks.by_rows(len(seen), window.size, lambda rows: views[view[rows]])
-        return window, mask, seen
+        return Placed(_NOTHING, window, mask, seen)
+
+    def _order(self, step: Step, visible: list[tuple[np.ndarray, np.ndarray]]) -> Order:
+        """Objects in the order of `visible`, as if at positions from 0 on."""
+        lists, which = [Listed(np.zeros(1, np.int64), 0)], np.zeros(len(step.positions), np.int64)
+        for i, (rows, cells) in enumerate(visible, start=1):
+            lists.append(Listed(cells, 0))
+            which[rows] = i
+        end = np.array([len(one.cells) for one in lists])[which]
+        return Order.of(lists, which, np.zeros_like(which), end)
 
     def _visible(self, step: Step) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """(rows of the step that see the same objects, the cells of these objects), int64."""
@@ -237,7 +257,8 @@ class EncoderCache(Cache):
 
     def shape_key(self, step: Step) -> Hashable:
         placed: Placed = step.placed[self]
-        return placed.window, len(placed.cells)
+        key = placed.window, len(placed.cells)
+        return key if placed.order is None else (*key, placed.lists)
 
     def layers(self, ctx: Context, step: Step) -> dict[int, LayerObjects]:
         placed: Placed = step.placed[self]
@@ -279,6 +300,35 @@ class EncoderCache(Cache):
             if not begin <= p < end
         }
         self.shorten(sequence, begin, end)
+
+    def save(self, sequence: int, begin: int = 0, end: int | None = None) -> Saved | None:
+        """The part has the position of each row's object, int32 [rows], then keys and values, uint8
+        [rows, bytes], of all layers."""
+        if self.stored.permuted_v:
+            return None
+        end = self.length(sequence) if end is None else end
+        objects = {p: one for p, one in self.objects[sequence].items() if begin <= p < end}
+        there = [one.cells for one in objects.values() if one is not None]
+        if len(there) < len(objects):
+            return Saved(end, [None])
+        cells = np.concatenate([_NOTHING, *there])
+        positions = np.repeat(np.array([*objects], np.int32), [len(one) for one in there])
+        return Saved(end, [[positions, *self.stored.save(cells)]])
+
+    def restore(self, sequence: int, saved: Saved) -> None:
+        self.remove(sequence, 0, None)
+        (part,) = saved.parts
+        assert part is not None
+        positions, *rows = part
+        free = self._free()
+        self._need(len(positions), len(free))
+        cells = free[: len(positions)]
+        self.stored.restore(cells, rows)
+        if len(cells):
+            self._touched = max(self._touched, int(cells[-1]) + 1)
+        at = np.unique(positions).tolist()
+        self.objects[sequence] = {p: Encoded(cells[positions == p]) for p in at}
+        self.lengths[sequence] = saved.length
 
     def wipe(self, sequence: int) -> None:
         self.remove(sequence, 0, None)

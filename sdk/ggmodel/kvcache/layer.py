@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from ..errors import TensorError, Unsupported
 from ..ml import Backend, Context, DType, Part, Tensor
+from ..ml.ops.mixing import ORDER_ROW
 from ..model.batch import Step
 from ..model.cache import Cache, LayerMemory, Rotation
 from .cells import Masks, Window
@@ -142,6 +143,17 @@ class Stored:
             else:
                 ctx.forward(values.set_rows(zeros(values.dim(0)), ids))
 
+    def save(self, cells: np.ndarray) -> list[np.ndarray]:
+        """The bytes of keys and values in `cells`, int64 [n]: uint8 [n, bytes], layer by layer.
+        Not with `permuted_v`, where those of a cell lie far apart."""
+        stored = [*self.keys.values(), *self.values.values()]
+        return [self.backend.read_rows(one, cells) for one in stored]
+
+    def restore(self, cells: np.ndarray, saved: Sequence[np.ndarray]) -> None:
+        """Writes what `save` gave for as many cells."""
+        for one, data in zip((*self.keys.values(), *self.values.values()), saved, strict=True):
+            self.backend.write_rows(one, cells, data)
+
     def _parts(self, cells: np.ndarray) -> Iterator[np.ndarray]:
         for i in range(0, len(cells) if self.keys else 0, self.at_once):
             yield cells[i : i + self.at_once]
@@ -164,7 +176,8 @@ class Feeds:
         n: number of cells that a step writes.
         window: the cells that attention reads.
         rows: the cells that a step writes, I64 [n]; None if it writes none.
-        mask: [window, tokens]; with parts [m], see `Tensor.scaled_dot_product_attention`.
+        mask: [window, tokens]; with parts [m], see `Tensor.scaled_dot_product_attention`; an order
+            where the backend's attention is ordered.
         max_bias: of ALiBi; 0 is none.
     """
 
@@ -180,12 +193,10 @@ class Feeds:
         self.stored, self.ctx, self._cache, self.max_bias = stored, ctx, cache, max_bias
         self._relative = relative
         placed = step.placed[cache]
-        self.n, self.window = n, window = len(placed.cells), placed.window
+        self.window, self.n = placed.window, len(placed.cells)
+        n = self.n
         self.rows = ctx.feed(self._cells, DType.I64, n, trusted=True, name="cells") if n else None
-        config = stored.backend.cache_config
-        shape = window.mask_shape(Masks(config).rows(len(step.positions)))
-        dtype = config.mask_dtype
-        self.mask = ctx.feed(lambda s: s.placed[cache].mask, dtype, *shape, name="mask")
+        self.mask = _mask(stored.backend, ctx, cache, step)
         self._scattered: dict[int, Tensor] = {}
         self._matrices: dict[int, Tensor] = {}
 
@@ -225,6 +236,15 @@ class Feeds:
                 lambda _: hadamard(width), DType.F32, width, width, trusted=True, name="hadamard"
             )
         return self._matrices[width]
+
+
+def _mask(backend: Backend, ctx: Context, cache: Cache, step: Step) -> Tensor:
+    config, placed, n = backend.cache_config, step.placed[cache], len(step.positions)
+    if config.ordered:
+        size = ORDER_ROW * n + placed.lists
+        return ctx.feed(lambda s: s.placed[cache].order.numbers, DType.I32, size, name="order")
+    shape = placed.window.mask_shape(Masks(config).rows(n))
+    return ctx.feed(lambda s: s.placed[cache].mask, config.mask_dtype, *shape, name="mask")
 
 
 class LayerCache(LayerMemory):

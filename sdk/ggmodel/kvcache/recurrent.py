@@ -10,7 +10,7 @@ replayed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
@@ -21,7 +21,7 @@ import numpy as np
 from ..errors import ConfigError, Error, TensorError
 from ..ml import Backend, Context, DType, Tensor
 from ..model.batch import Step
-from ..model.cache import Cache, CacheSpec, Size
+from ..model.cache import Cache, CacheSpec, Saved, Size
 
 
 class Recurrent(CacheSpec):
@@ -98,6 +98,7 @@ class RecurrentCache(Cache):
 
     A sequence can be resumed at its end and at its checkpoints. A step with several tokens of a
     sequence, such as a piece of a prompt, leaves a checkpoint at its end; the oldest are dropped.
+    After a tentative step it can also be resumed where that began, until the next step.
 
     Args:
         layers: layer number → its declaration.
@@ -142,6 +143,10 @@ class RecurrentCache(Cache):
             step.placed[self] = Placed(self._largest(len(step.positions)))
             return
         pieces = self._pieces(step)
+        for s in pieces:  # no longer needed, if it was kept for a tentative step
+            *earlier, latest = self.states[s] or (None,)
+            kept = (*(state for state in earlier if state.checkpoint), latest)
+            self.states[s] = tuple(state for state in kept if state is not None)
         before = {s: (self.states[s], self.lengths[s]) for s in pieces}
         reads, writes = [], self._free()[: len(pieces)]
         groups = tuple((n, len(list(alike))) for n, alike in groupby(pieces.values()))
@@ -151,8 +156,12 @@ class RecurrentCache(Cache):
             reads.append(states[-1].slot if states else 0)
             kept = [state for state in states if state.checkpoint]
             del kept[: max(0, len(kept) - self.checkpoints)]
+            tentative = sequence in step.tentative
+            if tentative and states and states[-1] not in kept:
+                kept.append(states[-1])
             self.lengths[sequence] += n
-            self.states[sequence] = (*kept, State(self.length(sequence), slot, n > 1))
+            checkpoint = n > 1 and not tentative
+            self.states[sequence] = (*kept, State(self.length(sequence), slot, checkpoint))
         slots = np.array([reads, writes], np.int32)
         step.placed[self] = Placed(groups, slots[0], slots[1], before)
 
@@ -228,6 +237,37 @@ class RecurrentCache(Cache):
     def copy_prefix(self, source: int, target: int, n: int) -> None:
         self.lengths[target], self.states[target] = self.lengths[source], self.states[source]
         self._cut(target, n)
+
+    def save(self, sequence: int, begin: int = 0, end: int | None = None) -> Saved:
+        """The part has positions, int32 [states], whether each is a checkpoint, bool [states], then
+        the states, uint8 [states, bytes], of all layers. With an `end` it has that one alone."""
+        states = [one for one in self.states[sequence] if end in (None, one.position)]
+        length = self.length(sequence) if end is None else end
+        if not states:
+            return Saved(length, [None])
+        slots = np.array([state.slot for state in states], np.int64)
+        rows = [self.backend.read_rows(one, slots) for one in self._all_stored()]
+        positions = np.array([state.position for state in states], np.int32)
+        kept = np.array([state.checkpoint for state in states], np.bool_)
+        return Saved(length, [[positions, kept, *rows]])
+
+    def restore(self, sequence: int, saved: Saved) -> None:
+        self.remove(sequence, 0, None)
+        (part,) = saved.parts
+        assert part is not None
+        positions, kept, *rows = part
+        slots = np.array(self._free()[: len(positions)], np.int64)
+        for one, data in zip(self._all_stored(), rows, strict=True):
+            self.backend.write_rows(one, slots, data)
+        each = zip(positions.tolist(), slots.tolist(), kept.tolist(), strict=True)
+        self.states[sequence] = tuple(State(*one) for one in each)
+        self.lengths[sequence] = saved.length
+
+    def needs_from(self, length: int) -> tuple[int]:
+        return (max(0, length - 1),)
+
+    def _all_stored(self) -> Iterator[Tensor]:
+        return (one for states in self.stored.values() for one in states.values())
 
     def check_remove(self, sequence: int, begin: int, end: int | None) -> None:
         if end is not None and begin < end < self.lengths[sequence]:

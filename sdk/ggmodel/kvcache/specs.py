@@ -12,8 +12,9 @@ import numpy as np
 from ..errors import ConfigError, TensorError
 from ..ml import Backend, Context, DType
 from ..model.batch import Step
-from ..model.cache import Cache, CacheSpec, Rotation, Size
-from .causal import CausalCache, P, Rule
+from ..model.cache import Cache, CacheSpec, Rotation, Saved, Size
+from .causal import CausalCache
+from .seen import P, Rule
 
 _MOST = 1 << 30  # positions and their sums and differences have 32 bits
 
@@ -253,6 +254,24 @@ class WrapperCache(Cache):
     def copy_prefix(self, source: int, target: int, n: int) -> None:
         for cache in self.caches:
             cache.copy_prefix(source, target, n)
+
+    def save(self, sequence: int, begin: int = 0, end: int | None = None) -> Saved | None:
+        each = [cache.save(sequence, begin, end) for cache in self.caches]
+        whole = [saved for saved in each if saved is not None]
+        if len(whole) < len(each):
+            return None
+        return Saved(whole[0].length, [part for saved in whole for part in saved.parts])
+
+    def restore(self, sequence: int, saved: Saved) -> None:
+        try:
+            for cache, part in zip(self.caches, saved.parts, strict=True):
+                cache.restore(sequence, Saved(saved.length, [part]))
+        except BaseException:
+            self.remove(sequence, 0, None)
+            raise
+
+    def needs_from(self, length: int) -> list[int]:
+        return [first for cache in self.caches for first in cache.needs_from(length)]
 
     def check_remove(self, sequence: int, begin: int, end: int | None) -> None:
         for cache in self.caches:

@@ -42,6 +42,8 @@ class CacheConfig:
         mask_dtype: F32 or F16.
         mask_batch_padding: the mask's batch dim is a multiple of this.
         parts: attention computes the rows of each sequence over cells of their own.
+        ordered: attention takes, in place of a mask, an order: the cells that each row sees, by
+            position, see `ml.ops.mixing.ORDER_ROW`.
     """
 
     padding: int = 1
@@ -49,6 +51,7 @@ class CacheConfig:
     mask_dtype: DType = DType.F32
     mask_batch_padding: int = 1
     parts: bool = False
+    ordered: bool = False
 
 
 @checked_methods("load", own=("new_context_size",))
@@ -181,6 +184,42 @@ class Backend(Executor):
     @abstractmethod
     def _write_state(self, node: Node, data: bytes) -> None:
         """Sets the value of a state, which has no handle before `allocate`."""
+
+    def read_rows(self, node: Node, rows: np.ndarray) -> np.ndarray:
+        """The bytes of some rows of a state, uint8 [n, bytes of a row].
+
+        Args:
+            rows: int64 [n], of the state as one matrix.
+
+        Raises:
+            GraphError: the node has no value.
+        """
+        with self.turn.lock:
+            self.check_open()
+            if isinstance(node.storage, State) and node.storage.handle is not None:
+                return self._read_rows(node, rows)
+        raise GraphError(f"{node.describe()} has no value")
+
+    @abstractmethod
+    def _read_rows(self, node: Node, rows: np.ndarray) -> np.ndarray:
+        """A copy of rows of an allocated state, see `read_rows`."""
+
+    def write_rows(self, node: Node, rows: np.ndarray, data: np.ndarray) -> None:
+        """Sets rows of a state to what `read_rows` returned for as many.
+
+        Raises:
+            GraphError: the node has no value, or a computation calls this.
+        """
+        with self.turn.lock:
+            self.check_open()
+            self.turn.check()
+            if not isinstance(node.storage, State) or node.storage.handle is None:
+                raise GraphError(f"{node.describe()} has no value")
+            self._write_rows(node, rows, data)
+
+    @abstractmethod
+    def _write_rows(self, node: Node, rows: np.ndarray, data: np.ndarray) -> None:
+        """Sets rows of an allocated state, see `write_rows`."""
 
     @abstractmethod
     def backend_memory(self) -> BackendMemory:

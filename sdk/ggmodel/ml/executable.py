@@ -194,8 +194,8 @@ class _Origins:
                 yield x
                 pending += written
                 moved = all(_keeps(w, owner, bound) for w in written)
-            elif owner.op is not None and owner.op.name in _MOVES:
-                sources = [s for s in owner.sources if s is not None]
+            elif owner.op is not None and owner.op.name in (*_MOVES, "rows"):
+                sources = _passed(owner)
                 pending += (*sources, *written)
                 moved = all(_keeps(s, owner, bound) for s in (*sources, *written))
             else:
@@ -226,7 +226,7 @@ class _Origins:
         if x.op is None:
             return None
         name, attrs = x.op.name, x.attrs
-        sources = [s for s in x.sources if s is not None]
+        sources = _passed(x)
         if name in ("argsort", "argmax"):
             return 0, max(sources[0].ne[0] - 1, 0)
         if name == "arange":
@@ -235,7 +235,7 @@ class _Origins:
             return _single(attrs["value"]), _single(attrs["value"])
         if name == "clamp":
             return _single(attrs["lo"]), _single(attrs["hi"])
-        if name not in _MOVES and name not in ("add", "cumsum"):
+        if name not in _MOVES and name not in ("add", "cumsum", "rows"):
             return None
         ranges = [self._range(s, above) for s in sources]
         bounded = [r for r in ranges if r is not None]
@@ -246,6 +246,12 @@ class _Origins:
         lo, hi = min(r[0] for r in bounded), max(r[1] for r in bounded)
         n = x.ne[0] if name == "cumsum" else 1
         return min(lo, n * lo), max(hi, n * hi)
+
+
+def _passed(x: Node) -> list[Node]:
+    """The operands of an op whose values may arrive in its result."""
+    assert x.op is not None
+    return [s for s in (x.sources[:1] if x.op.name == "rows" else x.sources) if s is not None]
 
 
 def _keeps(source: Node, target: Node, bound: int) -> bool:
@@ -291,7 +297,7 @@ def fewest_rows(graph: Graph, leaf: Node) -> int | None:
     return min(counts, default=None)
 
 
-_CALLING = ("run", "run_each", "run_apart")
+_CALLING = ("run", "run_each", "run_edited", "run_apart")
 
 
 @checked_methods(*_CALLING)
@@ -364,6 +370,24 @@ class Executable(ABC):
     def _run_each(self, step: Any, visit: Callable[[Node, np.ndarray], None]) -> None:
         """`run_each` of a valid graph, in this thread's turn."""
         raise Unsupported("intermediate results of another process cannot be seen: leave rpc out")
+
+    def run_edited(self, step: Any, edits: Mapping[Node, Callable[[np.ndarray], object]]) -> None:
+        """`run`, with some results changed before other ops read them.
+
+        Args:
+            edits: outputs, and functions that write into their raw values.
+
+        Raises:
+            Unsupported: the graph runs in another process.
+        """
+        self._alone(self._run_edited, step, edits)
+
+    def _run_edited(self, step: Any, edits: Mapping[Node, Callable[[np.ndarray], object]]) -> None:
+        """`run_edited` of a valid graph, in this thread's turn."""
+        raise Unsupported(
+            "a function of Python cannot change results of another process: write it as tensors, "
+            "ggmodel.in_graph(…), or leave rpc out"
+        )
 
     def keep_only(self, outputs: tuple[Node, ...]) -> None:
         """Allows to forget all but what `run` and the values of these outputs need. `run_each` no

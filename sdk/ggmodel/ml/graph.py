@@ -56,6 +56,10 @@ class Graph:
         inputs: host tensors and feeds that the schedule reads, in order of first use.
         scope: path of the module being traced ("blk.3.attn"), names the ops.
         calls: a list, if wanted, of each returned call of a module: `forward`, arguments, result.
+        tap: a function, if wanted, of each call of a module, `forward` and its result: it returns
+            the result that the caller gets.
+        changed: takes each recorded op and gives the tensor in its place; None leaves all as they
+            are.
         lock: held while the schedule grows or is compiled.
     """
 
@@ -66,6 +70,8 @@ class Graph:
         self.inputs: list[Node] = []
         self.scope = ""
         self.calls: list[tuple[Callable[..., Any], tuple, Any]] | None = None
+        self.tap: Callable[[Callable[..., Any], Any], Any] | None = None
+        self.changed: Callable[[Any], Any] | None = None
         self.batch_size = 0  # a hint for backends that copy weights to a device; 0 is unknown
         self.closed = False
         self.lock = threading.RLock()
@@ -147,6 +153,8 @@ def in_scope(name: str, call: Callable[..., Any], args: tuple, kwargs: dict[str,
     graph.scope = f"{outer}.{name}" if outer else name
     try:
         result = call(*args, **kwargs)
+        if graph.tap is not None:
+            result = graph.tap(call, result)
         adopt = getattr(result, "adopt_name", None)
         if adopt is not None:
             adopt(graph.scope)
@@ -186,7 +194,7 @@ def record(self: T, op_name: str, *others: Node | None, **attrs: Any) -> T:
     if result.alias is not None:
         node.base = result.alias.owner
         node.offset = result.alias.offset + result.offset
-    return node
+    return node if graph.changed is None else graph.changed(node)
 
 
 def _graph_of(op: Op, operands: tuple[Node | None, ...]) -> Graph:

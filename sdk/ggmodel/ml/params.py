@@ -232,6 +232,7 @@ _KINDS: dict[str, type] = {
     "gpu_layers": GPULayersList,
     "flash_attention": FlashAttention,
     "optimize": Optimize,
+    "deterministic": bool,
     "rpc": tuple,
     "tensor_overrides": tuple,
 }
@@ -247,6 +248,7 @@ class BackendParams:
         gpu_layers: the layers of each device; all others stay on the CPU.
         flash_attention: the fused attention op.
         optimize: speed or memory, where one costs the other.
+        deterministic: sums have one order, whatever is computed beside them; on the CPU alone.
         rpc: workers on other machines, "host:port", whose devices are used like this machine's.
         tensor_overrides: pairs of a regular expression and a device's name: weights whose names
             match lie there, whatever their layer. The first match counts.
@@ -260,6 +262,7 @@ class BackendParams:
     gpu_layers: GPULayersList = field(default_factory=GPULayersList)
     flash_attention: FlashAttention = FlashAttention.AUTO
     optimize: Optimize = Optimize.SPEED
+    deterministic: bool = False
     rpc: tuple[str, ...] = ()
     tensor_overrides: tuple[tuple[str, str], ...] = ()
 

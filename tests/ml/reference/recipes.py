@@ -292,7 +292,7 @@ def attention(draw: Draw, _: str) -> Recipe:
 
     def build(q: Tensor, k: Tensor, v: Tensor, *given: Tensor) -> Tensor:
         laid = {i: lays[i](t) for i, t in zip(extras, given, strict=True)}
-        rest = (lay_k(k), lay_v(v), laid.get(0), laid.get(1))
+        rest = (lay_k(k), lay_v(v), laid.get(0), laid.get(1), None)
         options = {"scale": scale, "softcap": softcap, "max_bias": bias}
         return record(lay_q(q), "flash_attention", *rest, **options)
 

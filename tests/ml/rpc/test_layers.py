@@ -246,7 +246,7 @@ def run(rpc_environment: dict[str, str]) -> Callable[..., subprocess.CompletedPr
 def test_commands(pair: list, run: Callable[..., subprocess.CompletedProcess]):
     rpc = ",".join(endpoints(pair))
     options = ["--rpc", rpc, "--gpu-layers", "RPC0=0-1,RPC1=2-3", "--threads", "1"]
-    sampling = ["--temperature", "0", "-n", "8"]
+    sampling = ["--raw", "--temperature", "0", "-n", "8"]
     done = run("-m", "ggmodel", "run", str(STORIES), "Once upon a time", *options, *sampling)
     assert done.returncode == 0, done.stderr
     local = run("-m", "ggmodel", "run", str(STORIES), "Once upon a time", *sampling)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any
 
@@ -91,6 +91,15 @@ class Compute(ABC):
         """
 
     @abstractmethod
+    def compute_in_pieces(self, cgraph: Any, stops: Mapping[Any, Callable[[], None]]) -> None:
+        """Runs a graph that is laid out, and calls the function of each node in `stops` right after
+        it was computed.
+
+        Raises:
+            ComputeError: ggml stopped.
+        """
+
+    @abstractmethod
     def close(self) -> None:
         """Frees the memory; idempotent."""
 
@@ -172,6 +181,24 @@ class ComputeBuffer(Compute):
             arena.close()
         return seconds
 
+    def compute_in_pieces(self, cgraph: Any, stops: Mapping[Any, Callable[[], None]]) -> None:
+        nodes, backend = nodes_of(cgraph), self._device.backend
+        arena = Arena(0, len(nodes))
+        piece = lib.ggml_new_graph_custom(arena.ctx, len(nodes), False)
+        started = self._threads.begin()
+        try:
+            for i, node in enumerate(nodes):
+                lib.ggml_graph_add_node(piece, node)
+                stop = stops.get(node)
+                if stop is not None or i == len(nodes) - 1:
+                    need_success(lib.ggml_backend_graph_compute(backend, piece))
+                    lib.ggml_graph_clear(piece)
+                if stop is not None:
+                    stop()
+        finally:
+            self._threads.end(started)
+            arena.close()
+
     def close(self) -> None:
         allocator, self._allocator = self._allocator, None
         if allocator:
@@ -251,22 +278,40 @@ class Scheduler(Compute):
         return status
 
     def compute_apart(self, cgraph: Any, visit: Callable[[Any], None] | None = None) -> list[float]:
-        failed: list[BaseException] = []
         seconds: dict[Any, float] = {}
         began = 0.0
 
+        def asked(_: Any) -> bool:
+            nonlocal began
+            began = perf_counter()
+            return True
+
+        def computed(node: Any) -> None:
+            seconds[node] = perf_counter() - began
+            if visit is not None:
+                visit(node)
+
+        self._observed(cgraph, asked, computed)
+        nodes = nodes_of(cgraph)
+        return [0.0 if n.op in COMPUTES_NOTHING else seconds.get(n, 0.0) for n in nodes]
+
+    def compute_in_pieces(self, cgraph: Any, stops: Mapping[Any, Callable[[], None]]) -> None:
+        self._observed(cgraph, lambda node: node in stops, lambda node: stops[node]())
+
+    def _observed(
+        self, cgraph: Any, stops: Callable[[Any], bool], visit: Callable[[Any], None]
+    ) -> None:
+        """Runs a graph, and stops after each node for which `stops` is true to call `visit`."""
+        failed: list[BaseException] = []
+
         @ffi.callback("bool(struct ggml_tensor *, bool, void *)")
         def observe(node: Any, ask: bool, _: Any) -> bool:
-            nonlocal began
-            if ask:  # whether to stop after it
-                began = perf_counter()
-            else:
-                seconds[node] = perf_counter() - began
-                try:
-                    if visit is not None:
-                        visit(node)
-                except BaseException as error:  # must not pass through C
-                    failed.append(error)
+            if ask:
+                return stops(node)
+            try:
+                visit(node)
+            except BaseException as error:  # must not pass through C
+                failed.append(error)
             return not failed
 
         started = self._threads.begin()
@@ -278,8 +323,6 @@ class Scheduler(Compute):
             self._threads.end(started)
         if failed:
             raise failed[0]
-        nodes = nodes_of(cgraph)
-        return [0.0 if n.op in COMPUTES_NOTHING else seconds.get(n, 0.0) for n in nodes]
 
     def close(self) -> None:
         handle, self._handle = self._handle, None

@@ -7,6 +7,7 @@ The fused attention runs whole or part by part, over values that its kernel read
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -145,7 +146,7 @@ def _softmax(c: Any, x: tuple, a: dict) -> Any:
 
 @emits("flash_attention")
 def _flash_attention(c: Any, x: tuple, a: dict) -> Any:
-    q, k, v, mask, sinks = x
+    q, k, v, mask, sinks, _ = x
     bias = a.get("max_bias", 0.0)
     t = lib.ggml_flash_attn_ext(c, q, k, v, mask, a["scale"], bias, a["softcap"])
     if t:
@@ -189,7 +190,7 @@ def _conv_1d(c: Any, x: tuple, a: dict) -> Any:
     if not patches:
         return ffi.NULL
     _, length, batch, _ = patches.ne
-    dense = _convolved(c, patches, kernel, kernel.ne[2], (length, 1, batch))
+    dense = _convolved(c, patches, kernel, kernel.ne[2], (length, 1, batch), a)
     return lib.ggml_reshape_3d(c, dense, length, kernel.ne[2], batch)
 
 
@@ -209,7 +210,7 @@ def _conv_2d(c: Any, x: tuple, a: dict) -> Any:
     patches = _im2col(c, x, a)
     if not patches:
         return ffi.NULL
-    return _convolved(c, patches, x[0], x[0].ne[3], tuple(patches.ne)[1:])
+    return _convolved(c, patches, x[0], x[0].ne[3], tuple(patches.ne)[1:], a)
 
 
 @emits("conv_3d")
@@ -223,15 +224,17 @@ def _conv_3d(c: Any, x: tuple, a: dict) -> Any:
     _, width, height, slices = patches.ne
     batch, out = image.ne[3] // channels, kernel.ne[3] // channels
     depth = slices // batch
-    dense = _convolved(c, patches, kernel, out, (width * height, depth, batch))
+    dense = _convolved(c, patches, kernel, out, (width * height, depth, batch), a)
     return lib.ggml_reshape_4d(c, dense, width, height, depth, out * batch)
 
 
-def _convolved(c: Any, patches: Any, kernel: Any, out: int, ne: tuple[int, ...]) -> Any:
-    """Patches [k, a · b · c] times kernel [k, out], as [a, b, out, c] for ne (a, b, c)."""
+def _convolved(c: Any, patches: Any, kernel: Any, out: int, ne: tuple[int, ...], a: dict) -> Any:
+    """Patches [k, a · b · c] times kernel [k, out], as [a, b, out, c] for ne (a, b, c). The op may
+    have the function that computes products as its attribute "product"."""
     k = patches.ne[0]
     rows = lib.ggml_reshape_2d(c, patches, k, math.prod(ne))
-    product = lib.ggml_mul_mat(c, rows, lib.ggml_reshape_2d(c, kernel, k, out))
+    multiply = a.get("product") or functools.partial(lib.ggml_mul_mat, c)
+    product = multiply(rows, lib.ggml_reshape_2d(c, kernel, k, out))
     by_channel = lib.ggml_reshape_4d(c, product, *ne, out)
     return lib.ggml_cont(c, lib.ggml_permute(c, by_channel, 0, 1, 3, 2))
 
@@ -245,15 +248,15 @@ def _avg_pool_2d(c: Any, x: tuple, a: dict) -> Any:
 TENSORS_A_PART = 9  # views of the operands, converted values, attention, and what joins results
 
 
-def attention(c: Any, operands: tuple[Any, ...], attrs: dict[str, Any], widens: bool) -> Any:
+def fused_attention(c: Any, operands: tuple[Any, ...], attrs: dict[str, Any], widens: bool) -> Any:
     """The result's tensor, or NULL after a failed assert.
 
     Args:
-        operands: query, key, value, mask, sinks.
+        operands: query, key, value, mask, sinks, and no bias.
         widens: values may be converted to F32 where that is faster.
     """
     parts: Sequence[Part] = attrs.get("parts", ())
-    q, k, v, mask, sinks = operands
+    q, k, v, mask, sinks, _ = operands
     if not parts:
         return _fused(c, q, k, v, mask, sinks, attrs, widens)
     joined: Any = None
@@ -280,7 +283,7 @@ def _fused(c: Any, q: Any, k: Any, v: Any, mask: Any, sinks: Any, attrs: Any, wi
     few, half = q.ne[1] < measurements.QUERIES, k.type == v.type == lib.GGML_TYPE_F16
     if widens and few and half and measurements.f32_values_are_faster(k.ne[0], v.ne[0]):
         v = lib.ggml_cast(c, v, lib.GGML_TYPE_F32)
-    return EMITTERS["flash_attention"](c, (q, k, v, mask, sinks), attrs)
+    return EMITTERS["flash_attention"](c, (q, k, v, mask, sinks, ffi.NULL), attrs)
 
 
 def _alike(parts: Sequence[Part]) -> Iterator[Sequence[Part]]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from ...errors import Cancelled, GraphError, OutOfMemory
+from ...errors import Cancelled, GraphError, OutOfMemory, Unsupported
 from ...gguf_file import TensorInfo, TensorSource
 from ...gguf_file.buffer import has_changed
 from ...gguf_file.types import DType
@@ -25,11 +25,11 @@ from ..devices import (
 from ..graph import Graph
 from ..node import Node, State
 from ..params import INPUT, BackendParams, FlashAttention, Optimize, layer_of
-from . import measurements, transfer
+from . import attention, measurements, ordered, transfer
 from .compute import Compute, ComputeBuffer, Scheduler
 from .hardware import Hardware
 from .lowering import GGMLExecutable
-from .memory import Buffer, SharedInputs, physically_possible, value_of
+from .memory import Buffer, SharedInputs, physically_possible, rows_of, set_rows_of, value_of
 from .weights import Weights
 
 # Tokens from which on copying weights to a device beats computing on the CPU: ggml's own limit.
@@ -43,10 +43,14 @@ class GGMLBackend(Backend):
         hardware: the devices.
         weights: the weights' memory.
         inputs: memory that the inputs of all graphs share.
+        attends: whether attention is computed by the kernel of our own: for sums that have one
+            order, and on the CPU alone where it has vectors, since it is faster than ggml's.
     """
 
     def __init__(self, source: TensorSource, params: BackendParams):
         need_room(0, "the backend")
+        if params.deterministic:
+            ordered.find_kernels()
         super().__init__(source, params)
         self._process = os.getpid()
         self._compute: dict[bool, Compute] = {}
@@ -58,12 +62,21 @@ class GGMLBackend(Backend):
         self.flash_attention = params.flash_attention is FlashAttention.ON or (
             params.flash_attention is FlashAttention.AUTO and flash_attention_supported(local)
         )
+        if params.deterministic and (self.hardware.gpus or not self.flash_attention):
+            self.hardware.close()
+            raise Unsupported(
+                "deterministic=True computes on the CPU alone, by attention as one fused op: load "
+                "with gpu_layers=0, and without flash_attention='off'"
+            )
+        fast = attention.instructions > attention.ANY and self.flash_attention
+        self.attends = params.deterministic or (fast and self._alone)
         self.cache_config = CacheConfig(
             padding=256,
             permuted_v=not self.flash_attention,
             mask_dtype=DType.F16 if self.flash_attention else DType.F32,
             # GPUs compute blocks of rows together, and skip blocks of masked cells themselves.
-            parts=self.flash_attention and len(self.hardware.devices) == 1,
+            parts=self._alone and self.flash_attention and not self.attends,
+            ordered=self.attends,
         )
         with closed_on_error(self.hardware):
             # Starts long before `allocate` knows which op reads what.
@@ -128,8 +141,10 @@ class GGMLBackend(Backend):
 
     def _compile(self, graph: Graph, outputs: tuple[Node, ...]) -> GGMLExecutable:
         with self._attempt():
-            parts = self.compute_for(graph), self.weights, self.inputs, self.widens_values
-            executable = GGMLExecutable(self, graph, outputs, *parts)
+            parts = self.compute_for(graph), self.weights, self.inputs
+            executable = GGMLExecutable(
+                self, graph, outputs, *parts, self.attends, self.widens_values
+            )
         if graph.replayable:
             self._description = max(self._description, executable.description)
         return executable
@@ -150,10 +165,17 @@ class GGMLBackend(Backend):
         return compute
 
     @property
+    def _alone(self) -> bool:
+        """Whether the CPU computes everything."""
+        return len(self.hardware.devices) == 1
+
+    @property
     def widens_values(self) -> bool:
-        """Whether attention may read values in F32 where that is faster: on the CPU alone, and
-        unless memory is to be saved."""
-        return not self.hardware.gpus and self.params.optimize is Optimize.SPEED
+        """Whether ggml's attention may read values in F32 where that is faster: on the CPU alone,
+        and unless memory is to be saved."""
+        if self.attends or self.hardware.gpus:
+            return False
+        return self.params.optimize is Optimize.SPEED
 
     def batches_to_reserve(self, largest: int, graph: Graph | None = None) -> list[int]:
         few = measurements.QUERIES - 1 if self.widens_values else 0
@@ -200,6 +222,14 @@ class GGMLBackend(Backend):
         if not self.params.alloc_memory:
             raise GraphError("this backend was made with alloc_memory=False and has no values")
         return value_of(node.storage.handle.tensors[node.uid], node).copy()
+
+    def _read_rows(self, node: Node, rows: np.ndarray) -> np.ndarray:
+        assert isinstance(node.storage, State)
+        return rows_of(node.storage.handle.tensors[node.uid], node, rows)
+
+    def _write_rows(self, node: Node, rows: np.ndarray, data: np.ndarray) -> None:
+        assert isinstance(node.storage, State)
+        set_rows_of(node.storage.handle.tensors[node.uid], node, rows, data)
 
     @property
     def compute_seconds(self) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,9 @@ from ..devices import AllocationStatus
 from ..executable import Executable, index_checks
 from ..graph import Fill, Graph, fill_of, write_inputs
 from ..node import Node, State, Weight, cut, impossible
+from .attention import Attention
 from .compute import Compute, need_success
-from .emitters import EMITTERS, TENSORS_A_PART, attention
+from .emitters import EMITTERS, TENSORS_A_PART, fused_attention
 from .hardware import Hardware
 from .memory import (
     Arena,
@@ -25,6 +26,7 @@ from .memory import (
     physically_possible,
     value_of,
 )
+from .ordered import Ordered
 from .products import Products
 from .weights import Weights
 
@@ -41,7 +43,8 @@ class GGMLExecutable(Executable):
 
     Args:
         compute: memory of results, which other graphs use, too. inputs: that of inputs.
-        widens_values: attention may read values in F32.
+        attends: attention is computed by the kernel of our own.
+        widens_values: ggml's attention may read values in F32.
 
     Attributes:
         description: bytes of the graph itself, besides inputs and results.
@@ -55,12 +58,14 @@ class GGMLExecutable(Executable):
         compute: Compute,
         weights: Weights,
         inputs: SharedInputs,
+        attends: bool,
         widens_values: bool,
     ):
         super().__init__(backend.turn)
         self._backend, self._compute, self._weights = backend, compute, weights
         self._shared, self._widens_values = inputs, widens_values
         self._dry = not backend.params.alloc_memory
+        self._in_order, self._attends = backend.params.deterministic, attends
         self._tensors: dict[int, Any] = {}
         self._values: dict[int, np.ndarray] = {}  # this graph's values that lie in host memory
         self.states: set[int] = set()
@@ -99,7 +104,10 @@ class GGMLExecutable(Executable):
         self._arena = Arena(count, count)
         ctx = self._arena.ctx
         self._cgraph = lib.ggml_new_graph_custom(ctx, count, False)
-        self._products = Products(ctx, self._weights.hardware.n_threads)
+        n_threads = self._weights.hardware.n_threads
+        self._products = Products(ctx, n_threads)
+        self._ordered = Ordered(ctx, self._products) if self._in_order else None
+        self._attention = Attention(ctx, n_threads, self._in_order) if self._attends else None
         leaves = 0
         for node in graph.schedule:
             if not node.n_elements:
@@ -120,12 +128,15 @@ class GGMLExecutable(Executable):
         for fast in (True, False):
             operands = tuple(self._operand(x, i, node, fast) for i, x in enumerate(node.sources))
             try:
-                if self._weights.multiplied(node):
-                    read = [x for x in node.sources[1:] if x is not None]
-                    fixed = not any(isinstance(x.owner.storage, State) for x in read)
-                    t = self._products.multiply(*operands, shared=fixed)
-                elif node.op.name == "flash_attention":
-                    t = attention(ctx, operands, node.attrs, self._widens_values)
+                if node.op.name == "flash_attention":
+                    if self._attention is not None and not node.attrs.get("parts"):
+                        t = self._attention.attend(operands, node.attrs)
+                    else:
+                        t = fused_attention(ctx, operands, node.attrs, self._widens_values)
+                elif self._ordered is not None:
+                    t = self._emit_ordered(self._ordered, ctx, node, operands)
+                elif self._weights.multiplied(node):
+                    t = self._products.multiply(*operands, shared=self._are_fixed(node))
                 else:
                     t = emitter(ctx, operands, node.attrs)
             except OverflowError as error:
@@ -137,6 +148,18 @@ class GGMLExecutable(Executable):
                 _settle(self._weights.hardware, t, node)
                 return t
         raise impossible(node, "ggml's CPU backend has no kernel for these dtypes and layouts")
+
+    def _emit_ordered(self, by: Ordered, ctx: Any, node: Node, operands: tuple[Any, ...]) -> Any:
+        """`_emit` of an op whose sums have one order."""
+        assert node.op is not None
+        if node.op.name in ("mulmat", "mulmat_id"):
+            return by.multiply(node, operands, self._are_fixed(node))
+        return EMITTERS[node.op.name](ctx, operands, {**node.attrs, "product": by.product})
+
+    def _are_fixed(self, node: Node) -> bool:
+        """Whether nothing overwrites what a product reads beside its weight."""
+        read = [x for x in node.sources[1:] if x is not None]
+        return not any(isinstance(x.owner.storage, State) for x in read)
 
     def _operand(self, x: Node | None, i: int, reader: Node, fast: bool) -> Any:
         if x is None:
@@ -237,6 +260,23 @@ class GGMLExecutable(Executable):
 
         self._fill(step)
         self._compute.compute_apart(self._cgraph, pass_on)
+        self._backend.check_files()
+
+    def _run_edited(self, step: Any, edits: Mapping[Node, Callable[[np.ndarray], object]]) -> None:
+        def change(node: Node) -> Callable[[], None]:
+            t = self._tensors[node.uid]
+
+            def changed() -> None:
+                value = value_of(t, node)
+                edits[node](value)
+                if not lies_in_host_memory(t):
+                    lib.ggml_backend_tensor_set(t, ffi.from_buffer(value), 0, value.nbytes)
+
+            return changed
+
+        self._fill(step)
+        stops = {self._tensors[node.uid]: change(node) for node in edits}
+        self._compute.compute_in_pieces(self._cgraph, stops)
         self._backend.check_files()
 
     def _fill(self, step: Any) -> None:

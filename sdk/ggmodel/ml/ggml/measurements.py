@@ -238,11 +238,11 @@ class Bench:
 
     def faster(self, pairs: Sequence[Sequence[_Timed]]) -> list[bool]:
         """For each pair whether the first is clearly faster."""
-        # In turn, so that other work on the machine slows both.
-        for _ in range(_RUNS):
-            for pair in pairs:
-                for timed in pair:
-                    timed.run()
+        # In turn, so that other work on the machine slows both. A factor of two decides early.
+        for run in range(_RUNS):
+            left = [p for p in pairs if run < 2 or 0.5 < p[0].seconds / p[1].seconds < 2]
+            for timed in (timed for pair in left for timed in pair):
+                timed.run()
         return [timed.seconds < _CLEARLY * other.seconds for timed, other in pairs]
 
     def __exit__(self, *exc: object) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import mmap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -322,6 +322,36 @@ def value_of(t: Any, node: Node) -> np.ndarray:
         return _memory(t, node.nbytes)
     span = node.dtype.type_size + sum((n - 1) * b for n, b in zip(node.ne, node.nb, strict=True))
     return np.ndarray(node.ne[::-1], node.dtype.numpy, _memory(t, span), 0, node.nb[::-1])
+
+
+def rows_of(t: Any, node: Node, rows: np.ndarray) -> np.ndarray:
+    """A copy of rows int64 [n] of a dense tensor, uint8 [n, bytes of a row]."""
+    if lies_in_host_memory(t):
+        return _memory(t, node.nbytes).reshape(-1, node.nb[1])[rows]
+    copy = np.empty((len(rows), node.nb[1]), np.uint8)
+    for begin, end in _runs(rows):
+        to, first = ffi.from_buffer(copy[begin:end]), int(rows[begin]) * node.nb[1]
+        lib.ggml_backend_tensor_get(t, to, first, (end - begin) * node.nb[1])
+    return copy
+
+
+def set_rows_of(t: Any, node: Node, rows: np.ndarray, data: np.ndarray) -> None:
+    """Sets rows int64 [n] of a dense tensor to uint8 [n, bytes of a row]; a ValueError for data of
+    another shape."""
+    if data.shape != (len(rows), node.nb[1]):
+        raise ValueError(f"{len(rows)} rows have no {data.shape} bytes")
+    if lies_in_host_memory(t):
+        _memory(t, node.nbytes).reshape(-1, node.nb[1])[rows] = data
+        return
+    for begin, end in _runs(rows):
+        values, first = ffi.from_buffer(data[begin:end]), int(rows[begin]) * node.nb[1]
+        lib.ggml_backend_tensor_set(t, values, first, (end - begin) * node.nb[1])
+
+
+def _runs(rows: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Begin and end of each stretch of consecutive numbers."""
+    breaks = (np.flatnonzero(np.diff(rows) != 1) + 1).tolist()
+    return zip([0, *breaks], [*breaks, len(rows)], strict=True) if len(rows) else iter(())
 
 
 def lies_in_host_memory(t: Any) -> bool:

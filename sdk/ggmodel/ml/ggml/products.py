@@ -1,8 +1,9 @@
-"""Products of quantised weights by kernels of our own (native/products.c).
+"""Products of weights by kernels of our own (native/products.c).
 
 ggml computes them as custom ops, in its thread pool: one node quantises the activations, whose
 result all products of the same activations read, and one multiplies. Weights are read as they lie
-in the file, and become bytes a panel at a time, or for few columns a row at a time. ggml's kernels
+in the file, and become bytes a panel at a time, or for few columns a row at a time. Float
+weights become F32, and their activations stay it: none is rounded. ggml's kernels
 are faster for some types and numbers of columns, so that both are tried (measurements.py);
 benchmarks/products.py compares them.
 """
@@ -23,14 +24,15 @@ _MULTIPLY_EXPERTS = ffi.addressof(lib, "ggmodel_multiply_experts")
 _SORT_EXPERTS = ffi.addressof(lib, "ggmodel_sort_experts")
 _QUANTIZE = ffi.addressof(lib, "ggmodel_quantize")
 
-PLAIN, VNNI, TILES = 0, 1, 2
-"""Instructions: none of these, AVX-512's VNNI, AMX's tiles for more than eight columns."""
+NAMES = ("none", "AVX2", "AVX-VNNI", "AVX-512 VNNI", "AMX", "NEON dot product")
+"""Families of instructions by their number; AMX is for more than eight columns. All give the same
+bits."""
 
 LEAST = 1 << 17
 """Weights of a product: of fewer, as in tiny models, each thread has little but the start."""
 
-instructions = lib.ggmodel_use_products(TILES)
-"""The instructions in use, of those that this processor has."""
+instructions = lib.ggmodel_use_products(len(NAMES) - 1)
+"""The number of the family in use: the last one that this processor has."""
 
 
 def serves(dtype: DType) -> bool:
@@ -42,12 +44,18 @@ def fits(product: Node) -> bool:
     """Whether the kernels take the operands of a product: F32 activations that lie densely, and
     weights that are one matrix [k, m], or one for each expert, and not tiny: there they gain
     nothing."""
-    weight, x = product.sources[:2]
-    assert weight is not None and x is not None and product.op is not None
-    dense = x.is_contiguous and x.dtype is DType.F32
+    x = product.sources[1]
+    assert x is not None
+    return x.is_contiguous and x.dtype is DType.F32 and takes(product)
+
+
+def takes(product: Node) -> bool:
+    """Whether the kernels take the weight of a product, see `fits`."""
+    weight = product.sources[0]
+    assert weight is not None and product.op is not None
     matrices = product.op.name == "mulmat_id" or weight.n_elements == weight.ne[0] * weight.ne[1]
     large = weight.n_elements >= LEAST and not weight.ne[0] % _BLOCK
-    return dense and weight.is_contiguous and matrices and large
+    return weight.is_contiguous and matrices and large
 
 
 class Products:
@@ -78,9 +86,9 @@ class Products:
                 self._ctx, lib.GGML_TYPE_I8, size, self._n_threads
             )
         order = self._order(ids, weight, shared) if ids else None
-        together = max(1, lib.ggml_blck_size(weight.type) // _BLOCK)
+        together = lib.ggmodel_blocks_of_a_scale(weight.type)
         key = x, ids, together
-        columns = self._columns.get(key)
+        columns = self._columns.get(key) if together else x
         if columns is None:
             columns = self._quantize(x, ids, order, weight, together)
             if shared:

@@ -241,7 +241,7 @@ class Weights:
         """
         cpu = self.hardware.cpu
         types = self.extra_buffer_types
-        if not types or self.hardware.offloads:
+        if not types or self.hardware.offloads or self._params.deterministic:
             return {}
         chosen: dict[int, Any] = {}
         served: dict[tuple[Any, ...], bool] = {}
@@ -302,6 +302,7 @@ class Weights:
             weight is not None
             and isinstance(weight.storage, Weight)
             and (not self.copies or weight.uid in self._plain)
+            and not self._params.deterministic
             and not self.hardware.gpus
             and not product.attrs.get("full_precision")
             and products.fits(product)

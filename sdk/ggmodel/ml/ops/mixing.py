@@ -82,6 +82,12 @@ def _rope(
     return Result(x.ne, x.dtype)
 
 
+ORDER_ROW = 5
+"""Numbers of a row in an order, I32 [5·n + cells]: where the list of its sequence's cells begins,
+how long that is, the position of its first cell, and the range of positions that the row sees, its
+own the last. Lists follow, by position, −1 where there is no cell."""
+
+
 class Part(NamedTuple):
     """Rows of a batch that attend to cells of their own.
 
@@ -101,8 +107,9 @@ class Part(NamedTuple):
     Operand("query", FULL, F32, Layout.ROWS),
     Operand("key", NUMBERS, None, Layout.ROWS),
     Operand("value", NUMBERS, None, Layout.ROWS),
-    Operand("mask", frozenset({F16}), F16, Layout.CONTIGUOUS, optional=True),
+    Operand("mask", frozenset({F16, I32}), F16, Layout.CONTIGUOUS, optional=True),
     dense("sinks", optional=True),
+    dense("bias", optional=True),
 )
 def _flash_attention(
     q: Node,
@@ -110,18 +117,32 @@ def _flash_attention(
     v: Node,
     mask: Node | None,
     sinks: Node | None,
+    bias: Node | None,
     scale: float,
     softcap: float,
     parts: tuple[Part, ...] = (),
     max_bias: float = 0.0,
 ) -> Result:
-    """q [d, n, heads], k [d, m, kv heads], v [dv, m, kv heads] → [dv, heads, n]."""
+    """q [d, n, heads], k [d, m, kv heads], v [dv, m, kv heads] → [dv, heads, n]. The mask may be an
+    order, I32, and there may be a bias, where the backend's `CacheConfig` says `ordered`."""
     need(q.ne[0] == k.ne[0], lambda: f"query width {q.ne[0]}, key width {k.ne[0]}")
     need(k.ne[1] == v.ne[1] and k.ne[2:] == v.ne[2:], "key and value differ in cells or heads")
     need(q.ne[2] % k.ne[2] == 0 and q.ne[3] % k.ne[3] == 0, "kv heads must divide the heads")
     if parts:
         _need_parts(parts, q, k, mask)
-    need_cover((k.ne[1], *q.ne[1:]), None if parts else mask, sinks)
+    ordered = mask is not None and mask.dtype is I32
+    if mask is not None and ordered:
+        least = ORDER_ROW * q.ne[1]
+        need(mask.ne == (mask.n_elements, 1, 1, 1), "an order has one dim")
+        need(
+            mask.n_elements > least, lambda: f"an order of {q.ne[1]} rows has over {least} numbers"
+        )
+    if bias is not None:
+        wide = bias.ne[0] <= k.ne[1] and bias.ne[1] == q.ne[1] and q.ne[2] % bias.ne[2] == 0
+        need(
+            wide and bias.ne[3] == 1, lambda: f"a bias {list(bias.shape)}, [m, n, heads] is wanted"
+        )
+    need_cover((k.ne[1], *q.ne[1:]), None if parts or ordered else mask, sinks)
     need(0 <= softcap < math.inf, lambda: f"softcap {softcap}: 0, for none, or more")
     need_slopes(max_bias, mask)
     return Result((v.ne[0], q.ne[2], q.ne[1], q.ne[3]), F32)
@@ -220,7 +241,7 @@ class Attention(Node):
 
         Args:
             value: [m, dv, kv heads] if the cache applied `permuted_v`.
-            mask: [m, n], −inf at forbidden cells; None forbids none.
+            mask: [m, n], −inf at forbidden cells; None forbids none. Or an order, see `ORDER_ROW`.
             sinks: [heads], an extra score a head that takes part in the softmax and is dropped.
             vmla: a matrix that multiplies the result before heads and tokens change places.
             softcap: scores s = scale · K·q become softcap · tanh(s / softcap); 0 leaves them.
@@ -229,7 +250,7 @@ class Attention(Node):
             parts: rows that attend to cells of their own, all rows in order; only where the
                 backend's `CacheConfig` says `parts`. The mask is then [m], the masks [cells, rows]
                 of one part after the other.
-            bias: F32 [m', n, heads] of the first m' keys, which are all that count; never fused.
+            bias: F32 [m', n, heads] of the first m' keys, all that count; fused with orders only.
             max_bias: of ALiBi (arXiv 2108.12409): slopes of heads multiply a mask of −distances;
                 2^(−max_bias · i/h) for i = 1 … h if h is a power of two. 0 is none.
         """
@@ -240,9 +261,9 @@ class Attention(Node):
         config = graph.backend.cache_config if graph is not None else None
         permuted_v = cache_config_applied and config is not None and config.permuted_v
         q, k = (record(x, "permute", order=(0, 2, 1, 3)) for x in (self, key))
-        fused = bias is None and not permuted_v
+        fused = (bias is None or (config is not None and config.ordered)) and not permuted_v
         if fused and graph is not None and graph.backend.flash_attention:
-            out = _fused((q, k, value, mask, sinks), scale, softcap, parts, max_bias)
+            out = _fused((q, k, value, mask, sinks, bias), scale, softcap, parts, max_bias)
             if vmla is None:
                 return out
             heads_last = record(out, "permute", order=(0, 2, 1, 3))
@@ -259,18 +280,19 @@ class Attention(Node):
 
 
 def _fused(
-    operands: tuple[T, T, T, Node | None, Node | None],
+    operands: tuple[T, T, T, Node | None, Node | None, Node | None],
     scale: float,
     softcap: float,
     parts: tuple[Part, ...],
     max_bias: float,
 ) -> T:
     """The one op, of a value [dv, kv heads, m] and of others as it takes them."""
-    q, k, value, mask, sinks = operands
+    q, k, value, mask, sinks, bias = operands
     v = record(value, "permute", order=(0, 2, 1, 3))
     given: dict[str, Any] = {"parts": parts} if parts else {}
     given |= {"max_bias": max_bias} if max_bias else {}
-    return record(q, "flash_attention", k, v, mask, sinks, scale=scale, softcap=softcap, **given)
+    others = (k, v, mask, sinks, bias)
+    return record(q, "flash_attention", *others, scale=scale, softcap=softcap, **given)
 
 
 def _weights(

@@ -285,6 +285,16 @@ class Service:
         held = self._held[number]
         held.backend.write(held.states[uid], data)
 
+    def read_rows(self, number: int, uid: int, rows: np.ndarray) -> np.ndarray:
+        """`Backend.read_rows`."""
+        held = self._held[number]
+        return held.backend.read_rows(held.states[uid], rows)
+
+    def write_rows(self, number: int, uid: int, rows: np.ndarray, data: np.ndarray) -> None:
+        """`Backend.write_rows`."""
+        held = self._held[number]
+        held.backend.write_rows(held.states[uid], rows, data)
+
     def of_backend(self, number: int, method: str, *args: Any) -> Any:
         """The result of a method of `Backend` that takes and returns plain data."""
         return getattr(self._held[number].backend, method)(*args)

@@ -156,6 +156,12 @@ class ProcessBackend(Backend):
     def _read_state(self, node: Node) -> np.ndarray:
         return self._ask("read", node.uid)
 
+    def _read_rows(self, node: Node, rows: np.ndarray) -> np.ndarray:
+        return self._ask("read_rows", node.uid, rows)
+
+    def _write_rows(self, node: Node, rows: np.ndarray, data: np.ndarray) -> None:
+        self._ask("write_rows", node.uid, rows, data)
+
     # memory
 
     def backend_memory(self) -> BackendMemory:

@@ -3,7 +3,7 @@ recorded graphs are interpreted op by op."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -94,6 +94,14 @@ class ReferenceBackend(Backend):
         raw: np.ndarray = node.storage.handle.copy()
         kind = node.dtype.numpy
         return raw if kind is None else raw.view(kind).reshape(node.ne[::-1])
+
+    def _read_rows(self, node: Node, rows: np.ndarray) -> np.ndarray:
+        assert isinstance(node.storage, State)
+        return node.storage.handle.reshape(-1, node.nb[1])[rows]
+
+    def _write_rows(self, node: Node, rows: np.ndarray, data: np.ndarray) -> None:
+        assert isinstance(node.storage, State)
+        node.storage.handle.reshape(-1, node.nb[1])[rows] = data
 
     # memory
 
@@ -191,6 +199,13 @@ class ReferenceExecutable(Executable):
                         del self._memory[uid]
         finally:
             self._backend.check_files()
+
+    def _run_edited(self, step: Any, edits: Mapping[Node, Callable[[np.ndarray], object]]) -> None:
+        def visit(node: Node, value: np.ndarray) -> None:
+            if node in edits:
+                edits[node](value)
+
+        self._run_each(step, visit)
 
     def _evaluate(self, node: Node) -> None:
         assert node.op is not None

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from ...ops.mixing import Part, RopeType
+from ...ops.mixing import ORDER_ROW, Part, RopeType
 from ..elements import computes, in_range, tiled
 
 _erf = np.vectorize(math.erf, [np.float64])  # which numpy lacks
@@ -248,6 +248,7 @@ def flash_attention(
     v: np.ndarray,
     mask: np.ndarray | None,
     sinks: np.ndarray | None,
+    bias: np.ndarray | None,
     scale: float,
     softcap: float,
     parts: tuple[Part, ...] = (),
@@ -256,8 +257,9 @@ def flash_attention(
     """softmax(scale · q kᵀ + slopes · mask) v, scores s as softcap · tanh(s / softcap) if that
     is not 0.
 
-    q [b, heads, n, d], k [b', kv heads, m, d], v [b', kv heads, m, dv] → [b, n, heads, dv].
-    A fully masked query gives zeros, as in ggml; the formula has no value there.
+    q [b, heads, n, d], k [b', kv heads, m, d], v [b', kv heads, m, dv] → [b, n, heads, dv]. An
+    order, int32 [1, 1, 1, …], becomes a mask. bias [1, heads', n, m'] is of the first m' keys. A
+    fully masked query gives zeros, as in ggml; the formula has no value there.
     """
     if parts:
         assert mask is not None
@@ -269,7 +271,7 @@ def flash_attention(
             own, masks = masks[:size].reshape(1, 1, part.rows, part.cells), masks[size:]
             kv = k[:, :, cells], v[:, :, cells]
             done.append(
-                flash_attention(q[:, :, rows], *kv, own, sinks, scale, softcap, (), max_bias)
+                flash_attention(q[:, :, rows], *kv, own, sinks, None, scale, softcap, (), max_bias)
             )
         return np.concatenate(done, axis=1)
     for axis in (0, 1):
@@ -278,11 +280,29 @@ def flash_attention(
     scores = scale * (q @ k.swapaxes(2, 3))
     if softcap:
         scores = softcap * np.tanh(scores / softcap)
+    if mask is not None and mask.dtype == np.int32:
+        mask = _mask_of(mask.reshape(-1), q.shape[2], k.shape[2], max_bias > 0)
+    if bias is not None:
+        added = np.full((*bias.shape[:3], k.shape[2]), -np.inf, np.float32)
+        added[..., : bias.shape[3]] = bias
+        scores = scores + tiled(added, scores.shape)
     weights = softmax(scores, mask, sinks, 1.0, max_bias)
     if mask is not None:
         blind = (mask[:, :, : q.shape[2]] == -np.inf).all(-1, keepdims=True)
         weights[tiled(blind, (*weights.shape[:3], 1))[..., 0]] = 0
     return (weights @ v).transpose(0, 2, 1, 3)
+
+
+def _mask_of(order: np.ndarray, n: int, m: int, distances: bool) -> np.ndarray:
+    """The mask [1, 1, n, m] that an order says: 0, or with `distances` minus the distance."""
+    mask = np.full((1, 1, n, m), -np.inf, np.float32)
+    rows, lists = order[: ORDER_ROW * n].reshape(n, ORDER_ROW), order[ORDER_ROW * n :]
+    for i, (start, length, base, first, end) in enumerate(rows.tolist()):
+        seen = np.arange(max(first, base), min(end, base + length))
+        cells = lists[start + seen - base]
+        there = cells >= 0
+        mask[0, 0, i, cells[there]] = (seen[there] - (end - 1)) * distances
+    return mask
 
 
 @computes("ssm_conv")

@@ -1,0 +1,408 @@
+/* Attention as a custom op of ggml: see ml/ggml/attention.py.
+
+   A query sees a range of positions, whose keys and values lie in any cells. Positions are taken in
+   blocks of CELLS that begin at multiples of it. A score is a sum by ascending dimension; in a block
+   all scores are known before weights e^(score − the highest so far) are added up by position, each of
+   LANES sums taking every LANES-th position. Results so far are scaled when the highest score grows.
+   Each step is rounded once, as written here, so that all instruction sets give the same bits, whatever
+   else is computed beside a query. Where that is not asked for, a query that is alone reads keys as they
+   lie: its scores are added up in another order. */
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "ggml.h"
+
+#define HIDDEN __attribute__((visibility("hidden")))
+#define ALWAYS __attribute__((always_inline))
+
+#define CELLS   64 /* positions of a block */
+#define LANES   16 /* floats of a vector */
+#define QUERIES 32 /* of a tile, which share what a block's cells become */
+#define TOGETHER 4 /* queries that are computed at once */
+#define AHEAD   12 /* cells from the one that is read to one that is fetched */
+
+#include "attention_vectors.h"
+
+/* An operand in rows [d] by cell: keys or values. */
+struct rows_of {
+    const char * data;
+    size_t cell, bytes; /* between cells, and of one row */
+    enum ggml_type type;
+    int width;
+};
+
+struct attention {
+    struct rows_of key, value; /* of one head */
+    int key_width, key_stride, value_stride; /* floats: strides are multiples of LANES */
+    const int32_t * cells; /* by position from `base` on; NULL: a position is its cell's number */
+    int64_t base, length;
+    float scale, softcap;
+    bool ordered; /* the sums of a query have one order, whatever is computed beside it */
+};
+
+/* One row of a batch for one head. */
+struct query {
+    const float * data;
+    float * to;
+    int64_t from, end; /* the positions that it sees */
+    int64_t position; /* its own */
+    float slope; /* of ALiBi: what a score loses by distance; 0 is none */
+    const float * sink; /* or NULL */
+    const void * mask; /* by cell, F16 or F32, added; or NULL */
+    bool half; /* the mask is F16 */
+    const float * bias; /* by cell, for the first `biased` cells: others are not seen; or NULL */
+    int64_t biased;
+    const struct attention * of;
+};
+
+/* The memory of one thread. */
+struct tile_memory {
+    float * rows, * keys, * scores, * results, * maximum, * sums;
+};
+
+static int64_t cell_of(const struct attention * of, int64_t position) {
+    if (!of->cells) {
+        return position;
+    }
+    int64_t i = position - of->base;
+    return i >= 0 && i < of->length ? of->cells[i] : -1;
+}
+
+/* The range of a block, beginning at position `first`, that a query sees. */
+static inline int seen_from(const struct query * q, int64_t first) {
+    return q->from <= first ? 0 : q->from - first < CELLS ? (int) (q->from - first) : CELLS;
+}
+
+static inline int seen_to(const struct query * q, int64_t first) {
+    return q->end >= first + CELLS ? CELLS : q->end > first ? (int) (q->end - first) : 0;
+}
+
+static void add_biases(const struct query * q, int64_t first, int begin, int end, float * scores) {
+    if (!q->mask && !q->bias && q->slope == 0) {
+        return;
+    }
+    for (int j = begin; j < end; j++) {
+        if (q->bias) {
+            int64_t cell = cell_of(q->of, first + j);
+            scores[j] = cell < q->biased ? scores[j] + q->bias[cell] : -INFINITY;
+        }
+        if (q->mask) {
+            float m = q->half ? ggml_fp16_to_fp32(((const ggml_fp16_t *) q->mask)[first + j]) :
+                                ((const float *) q->mask)[first + j];
+            scores[j] = q->slope != 0 ? scores[j] + q->slope * m : scores[j] + m;
+        } else if (q->slope != 0) {
+            float distance = (float) (q->position - (first + j));
+            float lost = q->slope * (distance < 0 ? -distance : distance);
+            scores[j] = scores[j] - lost;
+        }
+    }
+}
+
+static void read_row_plain(const struct rows_of * of, int64_t cell, float * to) {
+    const char * from = of->data + cell * of->cell;
+    if (of->type == GGML_TYPE_F32) {
+        memcpy(to, from, of->width * sizeof(float));
+    } else {
+        ggml_get_type_traits(of->type)->to_float(from, to, of->width);
+    }
+}
+
+static void finish(const struct attention * of, const struct query * q, float maximum, const float * sums,
+                   const float * result);
+
+#define vec lanes
+#define VECTORS 1
+#define OPERATION(name) OPERATION_OF(name, SUFFIX)
+#define OPERATION_OF(name, suffix) JOINED(name, suffix)
+#define JOINED(name, suffix) name##_##suffix
+#define NAME(name) OPERATION(name)
+#define LOAD OPERATION(load)
+#define STORE OPERATION(store)
+#define SET OPERATION(set)
+#define FMA OPERATION(fma)
+#define MUL OPERATION(mul)
+#define DIV OPERATION(div)
+#define ADD OPERATION(add)
+#define SUB OPERATION(sub)
+#define MAX OPERATION(max)
+#define ABSOLUTE OPERATION(abs)
+#define SIGN_OF OPERATION(sign)
+#define ZERO_BELOW OPERATION(below)
+#define POWER OPERATION(power)
+#define HIGHEST OPERATION(highest)
+#define TRANSPOSE OPERATION(transpose)
+
+#define TARGET
+#define SUFFIX plain
+#include "attention_tiles.h"
+#undef TARGET
+#undef SUFFIX
+
+#ifdef WIDE_VECTORS
+
+#define TARGET AVX2
+#define SUFFIX avx2
+#undef vec
+#define vec pair
+TARGET static inline void read_row_avx2(const struct rows_of * of, int64_t cell, float * to) {
+    if (of->type != GGML_TYPE_F16) {
+        read_row_plain(of, cell, to);
+        return;
+    }
+    const ggml_fp16_t * from = (const ggml_fp16_t *) (of->data + cell * of->cell);
+    int i = 0;
+    for (; i + 8 <= of->width; i += 8) {
+        _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) (from + i))));
+    }
+    for (; i < of->width; i++) {
+        to[i] = _cvtsh_ss(from[i]);
+    }
+}
+#include "attention_tiles.h"
+#undef TARGET
+#undef SUFFIX
+
+#define TARGET AVX512
+#define SUFFIX avx512
+#undef vec
+#define vec __m512
+#undef VECTORS
+#define VECTORS 4
+TARGET static inline void read_row_avx512(const struct rows_of * of, int64_t cell, float * to) {
+    const char * from = of->data + cell * of->cell;
+    if (of->type == GGML_TYPE_F16) {
+        const ggml_fp16_t * half = (const ggml_fp16_t *) from;
+        for (int i = 0; i < of->width; i += LANES) {
+            int left = of->width - i;
+            __mmask16 some = left < LANES ? (__mmask16) ((1 << left) - 1) : 0xffff;
+            __m256i x = _mm256_maskz_loadu_epi16(some, half + i);
+            _mm512_storeu_ps(to + i, _mm512_cvtph_ps(x)); /* rows end at a multiple of LANES */
+        }
+    } else if (of->type == GGML_TYPE_Q8_0) {
+        for (int i = 0; i < of->width; i += 32, from += 34) {
+            uint16_t half;
+            memcpy(&half, from, sizeof(half));
+            __m512 scale = _mm512_set1_ps(_cvtsh_ss(half));
+            for (int part = 0; part < 2; part++) {
+                __m128i x = _mm_loadu_si128((const __m128i *) (from + 2 + 16 * part));
+                _mm512_storeu_ps(to + i + 16 * part,
+                                 _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(x)), scale));
+            }
+        }
+    } else {
+        read_row_plain(of, cell, to);
+    }
+}
+#include "attention_tiles.h"
+#undef TARGET
+#undef SUFFIX
+
+#endif
+
+static void finish(const struct attention * of, const struct query * q, float maximum, const float * sums,
+                   const float * result) {
+    float total = 0, factor = 1;
+    for (int i = 0; i < LANES; i++) {
+        total += sums[i];
+    }
+    if (q->sink) {
+        float most = *q->sink > maximum ? *q->sink : maximum;
+        lanes e = exponential_plain(set_plain(maximum - most)), s = exponential_plain(set_plain(*q->sink - most));
+        factor = most > maximum ? e.x[0] : 1.0f;
+        total = total * factor;
+        total = total + s.x[0];
+    }
+    factor = total > 0 ? factor / total : total == total ? 0.0f : total;
+    for (int i = 0; i < of->value.width; i++) {
+        q->to[i] = result[i] * factor;
+    }
+}
+
+typedef void attend_function(const struct attention *, struct query *, int, int64_t, int64_t, struct tile_memory);
+
+static attend_function * attend = attend_plain;
+
+/* Chooses instructions, at most those asked for: 0 for every machine, 1 AVX2, 2 AVX-512. */
+HIDDEN int ggmodel_use_attention(int most) {
+    int have = 0;
+    attend = attend_plain;
+#ifdef WIDE_VECTORS
+    if (most > 0 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+        have = 1;
+        attend = attend_avx2;
+    }
+    if (most > 1 && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512dq")) {
+        have = 2;
+        attend = attend_avx512;
+    }
+#endif
+    return have;
+}
+
+static int padded(int64_t n) {
+    return (int) ((n + LANES - 1) / LANES * LANES);
+}
+
+HIDDEN size_t ggmodel_attention_bytes(int64_t key_width, int64_t value_width) {
+    int wider = padded(key_width > value_width ? key_width : value_width);
+    size_t floats = (size_t) CELLS * wider + (size_t) CELLS * padded(key_width) + QUERIES * CELLS +
+                    (size_t) QUERIES * padded(value_width) + QUERIES + QUERIES * LANES;
+    return floats * sizeof(float) + 64;
+}
+
+/* 2^(−max_bias · i / h) for i = 1 … h, as in ggml: heads beyond the largest power of two take the odd
+   ones of twice as many. */
+static float slope_of(float max_bias, int head, int heads) {
+    int power = 1;
+    while (2 * power <= heads) {
+        power *= 2;
+    }
+    if (max_bias <= 0) {
+        return 0;
+    }
+    float first = powf(2.0f, -max_bias / power), second = powf(2.0f, -max_bias / 2.0f / power);
+    return head < power ? powf(first, head + 1) : powf(second, 2 * (head - power) + 1);
+}
+
+#define ROW 5 /* numbers of a row in `order`: where its list begins and ends, its first position, … */
+
+/* The operands of one op. */
+struct operands {
+    const struct ggml_tensor * q, * k, * v, * sinks, * bias, * mask;
+    const int32_t * order, * lists;
+    struct ggml_tensor * dst;
+    float max_bias;
+};
+
+/* Query `row` of head h, of batch b. */
+static struct query query_of(const struct operands * x, const struct attention * of, int row, int h, int64_t b) {
+    const struct ggml_tensor * q = x->q, * bias = x->bias, * mask = x->mask;
+    struct query one = {.of = of};
+    one.data = (const float *) ((const char *) q->data + row * q->nb[1] + h * q->nb[2] + b * q->nb[3]);
+    one.to = (float *) ((char *) x->dst->data + h * x->dst->nb[1] + row * x->dst->nb[2] + b * x->dst->nb[3]);
+    one.from = x->order ? x->order[(size_t) ROW * row + 3] : 0;
+    one.end = x->order ? x->order[(size_t) ROW * row + 4] : x->k->ne[1];
+    one.position = one.end - 1;
+    one.slope = slope_of(x->max_bias, h, (int) q->ne[2]);
+    one.sink = x->sinks ? (const float *) x->sinks->data + h : NULL;
+    if (bias) {
+        one.bias = (const float *) ((const char *) bias->data + row * bias->nb[1] + h % bias->ne[2] * bias->nb[2]);
+        one.biased = bias->ne[0];
+    }
+    if (mask && !x->order) {
+        one.half = mask->type == GGML_TYPE_F16;
+        one.mask = (const char *) mask->data + row * mask->nb[1] + h % mask->ne[2] * mask->nb[2] +
+                   b % mask->ne[3] * mask->nb[3];
+    }
+    return one;
+}
+
+static struct rows_of rows_in(const struct ggml_tensor * x) {
+    return (struct rows_of) {
+        .cell = x->nb[1], .bytes = ggml_row_size(x->type, x->ne[0]), .type = x->type, .width = (int) x->ne[0]};
+}
+
+/* The sizes of attention, and one thread's memory. */
+static struct attention attention_of(const struct operands * x, const float * numbers) {
+    struct attention of = {.scale = numbers[0], .softcap = numbers[1], .ordered = numbers[3] != 0};
+    of.key_width = (int) x->q->ne[0];
+    of.key_stride = padded(x->q->ne[0]);
+    of.value_stride = padded(x->v->ne[0]);
+    of.key = rows_in(x->k);
+    of.value = rows_in(x->v);
+    return of;
+}
+
+static struct tile_memory memory_of(const struct attention * of, const struct ggml_tensor * memory, int ith) {
+    struct tile_memory m;
+    int wider = of->key_stride > of->value_stride ? of->key_stride : of->value_stride;
+    m.rows = (float *) (((uintptr_t) memory->data + ith * memory->nb[1] + 63) / 64 * 64);
+    m.keys = m.rows + (size_t) CELLS * wider;
+    m.scores = m.keys + (size_t) CELLS * of->key_stride;
+    m.results = m.scores + QUERIES * CELLS;
+    m.sums = m.results + (size_t) QUERIES * of->value_stride;
+    m.maximum = m.sums + QUERIES * LANES;
+    return m;
+}
+
+/* `some` queries of rows from `row` on, of one list, counted from the first head's; the number of keys'
+   heads and batches is `kv`. */
+static void attend_tile(const struct operands * x, struct attention of, int row, int at, int some, int64_t kv,
+                        struct tile_memory m) {
+    struct query queries[QUERIES];
+    int group = (int) (x->q->ne[2] / x->k->ne[2]);
+    int64_t head = kv % x->k->ne[2], b = kv / x->k->ne[2], kb = b / (x->q->ne[3] / x->k->ne[3]);
+    int64_t from = INT64_MAX, to = 0;
+    of.key.data = (const char *) x->k->data + head * x->k->nb[2] + kb * x->k->nb[3];
+    of.value.data = (const char *) x->v->data + head * x->v->nb[2] + kb * x->v->nb[3];
+    if (x->order) {
+        const int32_t * of_row = x->order + (size_t) ROW * row;
+        of.cells = x->lists + of_row[0];
+        of.length = of_row[1];
+        of.base = of_row[2];
+    }
+    for (int i = 0; i < some; i++) {
+        queries[i] = query_of(x, &of, row + (at + i) / group, (int) head * group + (at + i) % group, b);
+        from = queries[i].from < from ? queries[i].from : from;
+        to = queries[i].end > to ? queries[i].end : to;
+    }
+    attend(&of, queries, some, from, to, m);
+}
+
+/* The rows from `row` on that read one list. */
+static int rows_alike(const struct operands * x, int row) {
+    int n = (int) x->q->ne[1], alike = 1;
+    if (!x->order) {
+        return n - row;
+    }
+    const int32_t * first = x->order + (size_t) ROW * row;
+    while (row + alike < n && !memcmp(first, first + (size_t) ROW * alike, 3 * sizeof(*first))) {
+        alike++;
+    }
+    return alike;
+}
+
+/* dst F32 [dv, heads, n, b], of q [d, n, heads, b], k [d, m, kv heads, b'], v [dv, m, kv heads, b'],
+   memory, and optionally sinks [heads], a bias [m', n, heads], and either an order I32 or a mask.
+
+   The order has five numbers a row: the beginning of the list of its sequence's cells, the list's length,
+   the position of its first cell, and the range of positions that the row sees; then the lists. A row's
+   own position is the last that it sees, unless ALiBi needs it: there nothing sees ahead. */
+HIDDEN void ggmodel_attend(struct ggml_tensor * dst, int ith, int nth, void * unused) {
+    (void) unused;
+    struct ggml_tensor ** src = dst->src;
+    const struct ggml_tensor * memory = src[3];
+    const float * numbers = (const float *) dst->op_params + 8;
+    struct operands x = {src[0], src[1], src[2], src[4], src[5], src[6], NULL, NULL, dst, numbers[2]};
+    int n = (int) x.q->ne[1], threads = (int) memory->ne[1], item = 0, most = QUERIES;
+    int64_t group = x.q->ne[2] / x.k->ne[2], kvs = x.k->ne[2] * x.q->ne[3];
+    nth = nth < threads ? nth : threads;
+    if (ith >= nth) {
+        return;
+    }
+    if (x.mask && x.mask->type == GGML_TYPE_I32) {
+        x.order = x.mask->data;
+        x.lists = x.order + (size_t) ROW * n;
+    }
+    struct attention of = attention_of(&x, numbers);
+    struct tile_memory m = memory_of(&of, memory, ith);
+    /* Few queries are spread over threads, which then read the same keys. */
+    while (most > 1 && kvs * ((n * group + most - 1) / most) < (most > TOGETHER ? 2 : 1) * nth) {
+        most /= 2;
+    }
+    for (int row = 0, alike; row < n; row += alike) {
+        alike = rows_alike(&x, row);
+        for (int at = 0; at < alike * group; at += most) {
+            int some = (int) (alike * group - at < most ? alike * group - at : most);
+            for (int64_t kv = 0; kv < kvs; kv++) {
+                if (item++ % nth == ith) {
+                    attend_tile(&x, of, row, at, some, kv, m);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,125 @@
+/* Products by AVX-512 with VNNI, and by AMX where the processor has it. */
+
+#include "formats.h"
+
+#ifdef ON_X86
+
+#include <immintrin.h>
+
+#define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c,fma")))
+#define INLINE static inline __attribute__((always_inline)) TARGET
+
+#include "unpackers.h"
+#include "codebooks.h"
+
+static unpacker * const unpackers[TYPES] = UNPACKERS;
+
+#include "kernels.h"
+#include "row_by_row.h"
+
+#define VEC           16
+#define FLOAT_COLUMNS  6
+typedef __m512 vec;
+
+INLINE vec load_vec(const float * at) {
+    return _mm512_loadu_ps(at);
+}
+
+INLINE void store_vec(float * at, vec x) {
+    _mm512_storeu_ps(at, x);
+}
+
+INLINE vec vec_of(float x) {
+    return _mm512_set1_ps(x);
+}
+
+INLINE vec add_vec(vec a, vec b) {
+    return _mm512_add_ps(a, b);
+}
+
+INLINE vec fma_vec(vec a, vec b, vec c) {
+    return _mm512_fmadd_ps(a, b, c);
+}
+
+INLINE vec vec_of_f16(const uint8_t * at) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) at));
+}
+
+INLINE vec vec_of_bf16(const uint8_t * at) {
+    __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *) at));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+}
+
+#include "floats.h"
+
+TARGET static void quantize_column(const float * from, int count, int j, struct columns * to) {
+    __m512 most = _mm512_setzero_ps();
+    for (int i = 0; i < 2 * count; i++) {
+        most = _mm512_max_ps(most, _mm512_abs_ps(_mm512_loadu_ps(from + 16 * i)));
+    }
+    bool wide = count > 1;
+    float largest = _mm512_reduce_max_ps(most), inverse = largest > 0 ? 127 / largest : 0;
+    float scale = !wide ? largest / 127 : largest > 0 ? 1 / inverse : 0;
+    for (int i = 0; i < count; i++, from += BLOCK, to++) {
+        __m512i a = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(from), _mm512_set1_ps(inverse)));
+        __m512i c = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(from + 16), _mm512_set1_ps(inverse)));
+        _mm_storeu_si128((__m128i *) to->values[j], _mm512_cvtsepi32_epi8(a));
+        _mm_storeu_si128((__m128i *) (to->values[j] + 16), _mm512_cvtsepi32_epi8(c));
+        int sums[2] = {_mm512_reduce_add_epi32(a), _mm512_reduce_add_epi32(c)};
+        to->start[0][j] = -sums[0];
+        to->start[1][j] = -sums[1];
+        if (wide) {
+            to->scale[j] = scale;
+            to->sum[0][j] = scale * sums[0];
+            to->sum[1][j] = scale * sums[1];
+        } else {
+            to->scale[j] = _cvtsh_ss(_cvtss_sh(scale, 0));
+            to->sum[0][j] = _cvtsh_ss(_cvtss_sh(scale * (sums[0] + sums[1]), 0));
+            to->sum[1][j] = 0;
+        }
+    }
+}
+
+static kernel * kernel_of(const struct type * type, bool tiled) {
+    static kernel * const kernels[2][2][2] = {
+        {{multiply_32, multiply_32_minima}, {multiply_16, multiply_16_minima}},
+        {{tiles_32, tiles_32_minima}, {tiles_16, tiles_16_minima}},
+    };
+    return kernels[tiled][type->halves][type->minima];
+}
+
+static bool needs_no_signs(const struct type * type) {
+    (void) type;
+    return false;
+}
+
+static const struct tile_shapes shapes = {1, 0, {0}, {32, 64, 64, 16, 64, 64, 16, 64}, {16, 8, 16, 16, 4, 16, 16, 4}};
+
+static void begin_tiles(struct tile_shapes * before) {
+    __asm__ volatile("sttilecfg %0" : "=m"(*before));
+    __asm__ volatile("ldtilecfg %0" ::"m"(shapes));
+}
+
+/* ggml's own kernels set the shapes once a thread. */
+static void end_tiles(const struct tile_shapes * before) {
+    if (before->palette) {
+        __asm__ volatile("ldtilecfg %0" ::"m"(*before));
+    } else {
+        __asm__ volatile("tilerelease");
+    }
+}
+
+#define BY_AVX512                         \
+    .unpackers = unpackers,               \
+    .step = 8,                            \
+    .signs = needs_no_signs,              \
+    .interleave = interleave,             \
+    .kernel_of = kernel_of,               \
+    .few_kernel_of = few_kernel_of,       \
+    .quantize_column = quantize_column,   \
+    .multiply_floats = multiply_floats
+
+HIDDEN const struct family ggmodel_by_avx512 = {BY_AVX512};
+HIDDEN const struct family ggmodel_by_amx = {BY_AVX512, .begin_tiles = begin_tiles, .end_tiles = end_tiles};
+
+#endif

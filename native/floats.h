@@ -1,0 +1,158 @@
+/* Products of weights that are numbers: F32, F16 and BF16. They become F32, in panels, and so are activations.
+   A family brings vectors of VEC floats, and FLOAT_COLUMNS whose sums stay in registers.
+
+   An element is a sum of 16 lanes, of which lane l adds the products at l, l + 16, … of a span by fma, in order.
+   Lanes of a panel's spans are added in order, then lanes by halves (l and l + 8, …), then panels in order: the
+   same bits whatever the number of columns, threads, and lanes that the processor adds at once. */
+
+#define SPAN          256 /* values that are added by fma alone */
+#define LANES          16
+#define FLOAT_TILE      4 /* rows whose sums stay in registers */
+#define FLOAT_ROWS     24 /* of a panel; of few columns FLOAT_FEW */
+#define FLOAT_FEW       8
+
+typedef float float_panel[FLOAT_ROWS][SPAN]; /* of one span */
+typedef float lane_sums[FLOAT_COLUMNS][LANES] __attribute__((aligned(64)));
+
+_Static_assert(DEPTH / SPAN * sizeof(float_panel) <= ROWS / TILE * BLOCKS * sizeof(struct rows), "a panel fits");
+
+/* Values as F32, those behind the last of a span as zeros. */
+TARGET static void convert_span(int type, const uint8_t * from, int n, float * to) {
+    uint16_t padded[SPAN];
+    if (type == GGML_TYPE_F32) {
+        memcpy(to, from, n * sizeof(float));
+        memset(to + n, 0, (SPAN - n) * sizeof(float));
+        return;
+    }
+    if (n < SPAN) {
+        memset(padded, 0, sizeof(padded));
+        from = memcpy(padded, from, 2 * n);
+    }
+    for (int i = 0; i < SPAN; i += VEC) {
+        store_vec(to + i, type == GGML_TYPE_F16 ? vec_of_f16(from + 2 * i) : vec_of_bf16(from + 2 * i));
+    }
+}
+
+/* Adds the products of one span to the sums of FLOAT_TILE rows and n columns. */
+INLINE void add_span(const float (*w)[SPAN], const float (*x)[SPAN], int n, lane_sums * to) {
+    for (int lane = 0; lane < LANES; lane += VEC) {
+        vec sums[FLOAT_TILE][FLOAT_COLUMNS];
+        for (int r = 0; r < FLOAT_TILE; r++) {
+            for (int j = 0; j < n; j++) {
+                sums[r][j] = vec_of(0);
+            }
+        }
+        for (int i = lane; i < SPAN; i += LANES) {
+            vec weights[FLOAT_TILE];
+            for (int r = 0; r < FLOAT_TILE; r++) {
+                weights[r] = load_vec(w[r] + i);
+            }
+            for (int j = 0; j < n; j++) {
+                vec column = load_vec(x[j] + i);
+                for (int r = 0; r < FLOAT_TILE; r++) {
+                    sums[r][j] = fma_vec(weights[r], column, sums[r][j]);
+                }
+            }
+        }
+        for (int r = 0; r < FLOAT_TILE; r++) {
+            for (int j = 0; j < n; j++) {
+                store_vec(to[r][j] + lane, add_vec(load_vec(to[r][j] + lane), sums[r][j]));
+            }
+        }
+    }
+}
+
+TARGET static void add_spans(const float (*w)[SPAN], int rows, const float (*x)[SPAN], int n, lane_sums * to) {
+    for (int r = 0; r < rows; r += FLOAT_TILE) {
+        switch (n) {
+            case 1: add_span(w + r, x, 1, to + r); break;
+            case 2: add_span(w + r, x, 2, to + r); break;
+            case 3: add_span(w + r, x, 3, to + r); break;
+#if FLOAT_COLUMNS > 3
+            case 4: add_span(w + r, x, 4, to + r); break;
+            case 5: add_span(w + r, x, 5, to + r); break;
+            default: add_span(w + r, x, FLOAT_COLUMNS, to + r);
+#endif
+        }
+    }
+}
+
+TARGET static float sum_of_lanes(const float * lanes) {
+    float sums[LANES / 2];
+    for (int i = 0; i < LANES / 2; i++) {
+        sums[i] = lanes[i] + lanes[i + LANES / 2];
+    }
+    for (int half = LANES / 4; half; half /= 2) {
+        for (int i = 0; i < half; i++) {
+            sums[i] += sums[i + half];
+        }
+    }
+    return sums[0];
+}
+
+/* `rows` of a depth of weights as spans of a panel; those behind the last row, up to a whole tile, as zeros. */
+TARGET static void fill_panel(const struct ggml_tensor * w, const uint8_t * from, int rows, int depth,
+                              float_panel * to) {
+    size_t each = ggml_type_size(w->type);
+    for (int r = 0; r < rows; r++, from += w->nb[1]) {
+        for (int i = 0; i * SPAN < depth; i++) {
+            const uint8_t * at = from + i * SPAN * each;
+            for (size_t ahead = 0; ahead < SPAN * each; ahead += 64) {
+                __builtin_prefetch(at + STREAM + ahead);
+            }
+            convert_span(w->type, at, depth - i * SPAN < SPAN ? depth - i * SPAN : SPAN, to[i][r]);
+        }
+    }
+    for (int r = rows; r % FLOAT_TILE; r++) {
+        for (int i = 0; i * SPAN < depth; i++) {
+            memset(to[i][r], 0, sizeof(to[i][r]));
+        }
+    }
+}
+
+/* `rows` of a panel times n columns; `to` has where each column's begin. */
+TARGET static void multiply_panel(const float_panel * panel, int rows, int depth, const float * const * x, int n,
+                                  float * const * to, bool more) {
+    lane_sums sums[FLOAT_ROWS];
+    float columns[FLOAT_COLUMNS][SPAN] __attribute__((aligned(64)));
+    memset(sums, 0, (rows + FLOAT_TILE - 1) / FLOAT_TILE * FLOAT_TILE * sizeof(*sums));
+    for (int i = 0; i * SPAN < depth; i++) {
+        for (int j = 0; j < n; j++) {
+            int left = depth - i * SPAN;
+            convert_span(GGML_TYPE_F32, (const uint8_t *) (x[j] + i * SPAN), left < SPAN ? left : SPAN, columns[j]);
+        }
+        add_spans(panel[i], rows, columns, n, sums);
+    }
+    for (int j = 0; j < n; j++) {
+        for (int r = 0; r < rows; r++) {
+            float sum = sum_of_lanes(sums[r][j]);
+            to[j][r] = more ? to[j][r] + sum : sum;
+        }
+    }
+}
+
+TARGET static void multiply_floats(const struct floats * of) {
+    const struct ggml_tensor * w = of->w;
+    float_panel * panel = (float_panel *) of->panel;
+    int m = (int) w->ne[1], k = (int) w->ne[0], inputs = of->order ? (int) of->x->ne[1] : 1;
+    int most = of->end - of->begin > FLOAT_COLUMNS ? FLOAT_ROWS : FLOAT_FEW;
+    for (int row = of->row; row < of->last; row += most) {
+        int rows = of->last - row < most ? of->last - row : most;
+        for (int at = 0; at < k; at += DEPTH) {
+            int depth = k - at < DEPTH ? k - at : DEPTH;
+            fill_panel(w, of->data + row * w->nb[1] + at * ggml_type_size(w->type), rows, depth, panel);
+            for (int first = of->begin; first < of->end; first += FLOAT_COLUMNS) {
+                int n = of->end - first < FLOAT_COLUMNS ? of->end - first : FLOAT_COLUMNS;
+                const float * columns[FLOAT_COLUMNS];
+                float * results[FLOAT_COLUMNS];
+                for (int j = 0; j < n; j++) {
+                    int number = of->order ? of->order[first + j] : first + j;
+                    int64_t read = (int64_t) number / of->used * inputs + number % of->used % inputs;
+                    columns[j] = (const float *) of->x->data + read * k + at;
+                    results[j] = of->to + (size_t) number * m + row;
+                }
+                multiply_panel(panel, rows, depth, columns, n, results, at > 0);
+            }
+        }
+    }
+}

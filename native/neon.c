@@ -1,0 +1,150 @@
+/* Products by NEON with the dot product of bytes. */
+
+#include "formats.h"
+
+#ifdef ON_ARM
+
+#include <arm_neon.h>
+
+#define TARGET __attribute__((target("arch=armv8.2-a+dotprod")))
+#define INLINE static inline __attribute__((always_inline)) TARGET
+
+#define VEC           4
+#define FLOAT_COLUMNS 6
+typedef float32x4_t vec;
+typedef int32x4_t   ints;
+
+INLINE float half(const uint8_t * at) {
+    __fp16 value;
+    memcpy(&value, at, 2);
+    return value;
+}
+
+INLINE float to_f16(float x) {
+    return (__fp16) x;
+}
+
+INLINE vec load_vec(const float * at) {
+    return vld1q_f32(at);
+}
+
+INLINE void store_vec(float * at, vec x) {
+    vst1q_f32(at, x);
+}
+
+INLINE vec vec_of(float x) {
+    return vdupq_n_f32(x);
+}
+
+INLINE vec add_vec(vec a, vec b) {
+    return vaddq_f32(a, b);
+}
+
+INLINE vec mul_vec(vec a, vec b) {
+    return vmulq_f32(a, b);
+}
+
+INLINE vec fma_vec(vec a, vec b, vec c) {
+    return vfmaq_f32(c, a, b);
+}
+
+INLINE vec max_abs_vec(vec a, vec b) {
+    return vmaxq_f32(a, vabsq_f32(b));
+}
+
+INLINE vec vec_of_f16(const uint8_t * at) {
+    return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(at)));
+}
+
+INLINE vec vec_of_bf16(const uint8_t * at) {
+    return vreinterpretq_f32_u32(vshll_n_u16(vreinterpret_u16_u8(vld1_u8(at)), 16));
+}
+
+INLINE ints ints_of(int x) {
+    return vdupq_n_s32(x);
+}
+
+INLINE vec vec_of_ints(ints x) {
+    return vcvtq_f32_s32(x);
+}
+
+INLINE void store_rounded(int32_t * at, vec x) {
+    vst1q_s32(at, vcvtnq_s32_f32(x));
+}
+
+#define entries_of(table, numbers) ((bytes16) vqtbl1q_u8((uint8x16_t) (table), (uint8x16_t) (numbers)))
+
+#include "plain.h"
+
+/* Adds the products of groups of four values, from `begin` to `end`, of TILE rows and n columns. */
+INLINE void exact_sums(const struct rows * w, const struct columns * x, int begin, int end, int first, int n,
+                       enum kind kind, ints (*to)[VECS]) {
+    (void) kind;
+    for (int g = begin; g < end; g++) {
+        int8x16_t weights[VECS];
+        for (int v = 0; v < VECS; v++) {
+            weights[v] = vld1q_s8((const int8_t *) w->values[g][VEC * v]);
+        }
+        for (int j = 0; j < n; j++) {
+            uint32_t four = word_of((const uint8_t *) x->values[first + j] + 4 * g);
+            int8x16_t column = vreinterpretq_s8_u32(vdupq_n_u32(four));
+            for (int v = 0; v < VECS; v++) {
+                to[j][v] = vdotq_s32(to[j][v], weights[v], column);
+            }
+        }
+    }
+}
+
+/* The exact sums of a quad's parts: of four blocks, or of their eight halves. */
+INLINE void exact_parts(const uint8_t * weights, const int8_t * x, int zero, enum kind kind, bool halves,
+                        int32_t * to) {
+    (void) kind;
+    ints fours[8];
+    for (int i = 0; i < 8; i++) {
+        uint8x16_t row = vsubq_u8(vld1q_u8(weights + 16 * i), vdupq_n_u8((uint8_t) zero));
+        fours[i] = vdotq_s32(vdupq_n_s32(0), vreinterpretq_s8_u8(row), vld1q_s8(x + 16 * i));
+    }
+    ints first = vpaddq_s32(vpaddq_s32(fours[0], fours[1]), vpaddq_s32(fours[2], fours[3]));
+    ints second = vpaddq_s32(vpaddq_s32(fours[4], fours[5]), vpaddq_s32(fours[6], fours[7]));
+    if (halves) {
+        vst1q_s32(to, first);
+        vst1q_s32(to + 4, second);
+    } else {
+        vst1q_s32(to, vpaddq_s32(first, second));
+    }
+}
+
+#include "plain_kernels.h"
+#include "floats.h"
+
+PLAIN_KERNELS(dot, SIGNED)
+
+static kernel * kernel_of(const struct type * type, bool tiled) {
+    (void) tiled;
+    static kernel * const kernels[2][2] = KERNELS_OF(dot);
+    return kernels[type->halves][type->minima];
+}
+
+static few_kernel * few_kernel_of(const struct type * type) {
+    static few_kernel * const kernels[2] = ROWS_OF(dot);
+    return kernels[type->halves];
+}
+
+static bool needs_signs(const struct type * type) {
+    (void) type;
+    return true;
+}
+
+HIDDEN const struct family ggmodel_by_neon = {
+    .unpackers = unpackers,
+    .in_order = true,
+    .step = PLAIN_STEP,
+    .signs = needs_signs,
+    .interleave = interleave,
+    .kernel_of = kernel_of,
+    .few_kernel_of = few_kernel_of,
+    .quantize_column = quantize_column,
+    .multiply_floats = multiply_floats,
+};
+
+#endif

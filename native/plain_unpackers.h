@@ -1,0 +1,300 @@
+/* Unpackers in the compilers' own vectors, of 16 bytes: values in their order. A family brings the look-up in a
+   table. */
+
+#define EACH_BLOCK(bytes) for (int b = 0; b < 4 * quads; b++, from += bytes, values += BLOCK)
+#define EACH_256(bytes)   for (int b = 0; b < quads / 2; b++, from += bytes, values += 256)
+#define UNPACKER(name) \
+    TARGET static void name(const uint8_t * restrict from, int quads, struct line * restrict to)
+
+typedef uint8_t  bytes16 __attribute__((vector_size(16)));
+typedef uint16_t shorts8 __attribute__((vector_size(16)));
+typedef uint64_t longs2 __attribute__((vector_size(16)));
+
+INLINE bytes16 load_16(const uint8_t * at) {
+    bytes16 x;
+    memcpy(&x, at, 16);
+    return x;
+}
+
+INLINE void store_16(uint8_t * at, bytes16 x) {
+    memcpy(at, &x, 16);
+}
+
+/* Some bits of each byte. */
+INLINE bytes16 bits_of(bytes16 x, int from, uint8_t mask) {
+    return (bytes16) ((shorts8) x >> from) & mask;
+}
+
+/* 0xff for each of 16 bits that are set. */
+INLINE bytes16 mask_of(unsigned bits) {
+    const bytes16 each = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
+    const uint64_t ones = UINT64_C(0x0101010101010101);
+    bytes16 all = (bytes16) (longs2) {(bits & 255) * ones, (bits >> 8 & 255) * ones};
+    return (bytes16) ((all & each) == each);
+}
+
+INLINE void nibbles_of(const uint8_t * from, int count, uint8_t * low, uint8_t * high) {
+    for (int i = 0; i < count; i += 16) {
+        bytes16 x = load_16(from + i);
+        store_16(low + i, x & 15);
+        store_16(high + i, bits_of(x, 4, 15));
+    }
+}
+
+/* Entries of a table instead of their numbers. */
+INLINE void look_up(const uint8_t * table, int count, uint8_t * values) {
+    bytes16 entries = load_16(table);
+    for (int i = 0; i < count; i += 16) {
+        store_16(values + i, entries_of(entries, load_16(values + i)));
+    }
+}
+
+/* Adds a bit of each of 32 bytes, as 1 << up. */
+INLINE void add_bits(const uint8_t * from, int bit, int up, uint8_t * values) {
+    for (int i = 0; i < BLOCK; i += 16) {
+        bytes16 more = (bytes16) ((shorts8) bits_of(load_16(from + i), bit, 1) << up);
+        store_16(values + i, load_16(values + i) + more);
+    }
+}
+
+/* Adds each of 32 bits, as `more`. */
+INLINE void add_mask(uint32_t bits, uint8_t more, uint8_t * values) {
+    for (int i = 0; i < BLOCK; i += 16) {
+        store_16(values + i, load_16(values + i) + (mask_of(bits >> i) & more));
+    }
+}
+
+/* Two bits of 32 bytes each, for four blocks. */
+INLINE void twos_of(const uint8_t * from, uint8_t * values) {
+    for (int i = 0; i < BLOCK; i += 16) {
+        bytes16 x = load_16(from + i);
+        for (int s = 0; s < 4; s++) {
+            store_16(values + BLOCK * s + i, bits_of(x, 2 * s, 3));
+        }
+    }
+}
+
+INLINE void repeat(float scale, int count, float * to) {
+    for (int i = 0; i < count; i++) {
+        to[i] = scale;
+    }
+}
+
+UNPACKER(unpack_q8_0) {
+    uint8_t * values = to->values;
+    EACH_BLOCK(34) {
+        to->scale[b] = half(from);
+        store_16(values, load_16(from + 2) ^ 128);
+        store_16(values + 16, load_16(from + 18) ^ 128);
+    }
+}
+
+UNPACKER(unpack_q4_0) {
+    uint8_t * values = to->values;
+    EACH_BLOCK(18) {
+        to->scale[b] = half(from);
+        nibbles_of(from + 2, 16, values, values + 16);
+    }
+}
+
+UNPACKER(unpack_q4_1) {
+    uint8_t * values = to->values;
+    EACH_BLOCK(20) {
+        to->scale[b] = half(from);
+        to->minimum[b] = 0 - half(from + 2);
+        nibbles_of(from + 4, 16, values, values + 16);
+    }
+}
+
+UNPACKER(unpack_q5_0) {
+    uint8_t * values = to->values;
+    EACH_BLOCK(22) {
+        to->scale[b] = half(from);
+        nibbles_of(from + 6, 16, values, values + 16);
+        add_mask(word_of(from + 2), 16, values);
+    }
+}
+
+UNPACKER(unpack_q5_1) {
+    uint8_t * values = to->values;
+    EACH_BLOCK(24) {
+        to->scale[b] = half(from);
+        to->minimum[b] = 0 - half(from + 2);
+        nibbles_of(from + 8, 16, values, values + 16);
+        add_mask(word_of(from + 4), 16, values);
+    }
+}
+
+/* The scales and minima of 256 values of Q4_K and Q5_K. */
+INLINE void scales_of_k(const uint8_t * from, float * scale, float * minimum) {
+    const uint8_t * s = from + 4;
+    float d = half(from), least = half(from + 2);
+    for (int i = 0; i < 8; i++) {
+        int first = i < 4 ? s[i] & 63 : (s[i + 4] & 15) | s[i - 4] >> 6 << 4;
+        int second = i < 4 ? s[i + 4] & 63 : s[i + 4] >> 4 | s[i] >> 6 << 4;
+        scale[i] = (float) first * d;
+        minimum[i] = (float) second * least;
+    }
+}
+
+UNPACKER(unpack_q4_k) {
+    uint8_t * values = to->values;
+    EACH_256(144) {
+        scales_of_k(from, to->scale + 8 * b, to->minimum + 8 * b);
+        for (int i = 0; i < 4; i++) {
+            nibbles_of(from + 16 + BLOCK * i, BLOCK, values + 64 * i, values + 64 * i + BLOCK);
+        }
+    }
+}
+
+UNPACKER(unpack_q5_k) {
+    uint8_t * values = to->values;
+    EACH_256(176) {
+        scales_of_k(from, to->scale + 8 * b, to->minimum + 8 * b);
+        for (int i = 0; i < 4; i++) {
+            nibbles_of(from + 48 + BLOCK * i, BLOCK, values + 64 * i, values + 64 * i + BLOCK);
+        }
+        for (int i = 0; i < 8; i++) {
+            add_bits(from + 16, i, 4, values + BLOCK * i);
+        }
+    }
+}
+
+UNPACKER(unpack_q6_k) {
+    uint8_t * values = to->values;
+    EACH_256(210) {
+        float d = half(from + 208);
+        for (int i = 0; i < 16; i++) {
+            to->scale[16 * b + i] = (float) (int8_t) from[192 + i] * d;
+        }
+        for (int i = 0; i < 2; i++) {
+            uint8_t twos[4 * BLOCK], * at = values + 128 * i;
+            twos_of(from + 128 + BLOCK * i, twos);
+            nibbles_of(from + 64 * i, 2 * BLOCK, at, at + 2 * BLOCK);
+            for (int j = 0; j < 4 * BLOCK; j += 16) {
+                store_16(at + j, load_16(at + j) | (bytes16) ((shorts8) load_16(twos + j) << 4));
+            }
+        }
+    }
+}
+
+UNPACKER(unpack_q2_k) {
+    uint8_t * values = to->values;
+    EACH_256(84) {
+        float d = half(from + 80), least = half(from + 82);
+        for (int i = 0; i < 16; i++) {
+            to->scale[16 * b + i] = (float) (from[i] & 15) * d;
+            to->minimum[16 * b + i] = (float) (from[i] >> 4) * least;
+        }
+        twos_of(from + 16, values);
+        twos_of(from + 48, values + 128);
+    }
+}
+
+UNPACKER(unpack_q3_k) {
+    uint8_t * values = to->values;
+    EACH_256(110) {
+        const uint8_t * s = from + 96;
+        float d = half(from + 108);
+        for (int i = 0; i < 16; i++) {
+            int low = i < 8 ? s[i] & 15 : s[i - 8] >> 4;
+            to->scale[16 * b + i] = (float) ((low | (s[8 + i % 4] >> (2 * (i / 4)) & 3) << 4) - 32) * d;
+        }
+        twos_of(from + 32, values);
+        twos_of(from + 64, values + 128);
+        for (int i = 0; i < 8; i++) {
+            add_bits(from, i, 2, values + BLOCK * i);
+        }
+    }
+}
+
+UNPACKER(unpack_iq4_nl) {
+    unpack_q4_0(from, quads, to);
+    look_up(nonlinear, QUAD * quads, to->values);
+}
+
+UNPACKER(unpack_iq4_xs) {
+    uint8_t * values = to->values;
+    EACH_256(136) {
+        float d = half(from);
+        int high = from[2] | from[3] << 8;
+        for (int i = 0; i < 8; i++) {
+            int six = (from[4 + i / 2] >> (4 * (i % 2)) & 15) | (high >> (2 * i) & 3) << 4;
+            to->scale[8 * b + i] = (float) (six - 32) * d;
+            nibbles_of(from + 8 + 16 * i, 16, values + BLOCK * i, values + BLOCK * i + 16);
+        }
+    }
+    look_up(nonlinear, QUAD * quads, to->values);
+}
+
+UNPACKER(unpack_mxfp4) {
+    uint8_t * values = to->values;
+    EACH_BLOCK(17) {
+        to->scale[b] = half_of_power(from[0]);
+        nibbles_of(from + 1, 16, values, values + 16);
+    }
+    look_up(doubled, QUAD * quads, to->values);
+}
+
+UNPACKER(unpack_nvfp4) {
+    uint8_t * values = to->values;
+    for (int b = 0; b < 2 * quads; b++, from += 36, values += 64) {
+        for (int i = 0; i < 4; i++) {
+            to->scale[4 * b + i] = half_of_e4m3(from[i]);
+            longs2 both = {long_word_of(from + 4 + 8 * i), long_word_of(from + 4 + 8 * i) >> 4};
+            store_16(values + 16 * i, (bytes16) both & 15);
+        }
+    }
+    look_up(doubled, QUAD * quads, to->values);
+}
+
+UNPACKER(unpack_q1_0) {
+    memset(to->values, 0, QUAD * quads);
+    for (int q = 0; q < quads; q++, from += 18) {
+        repeat(half(from), 4, to->scale + 4 * q);
+        for (int i = 0; i < 4; i++) {
+            add_mask(word_of(from + 2 + 4 * i), 2, to->values + QUAD * q + BLOCK * i);
+        }
+    }
+}
+
+UNPACKER(unpack_q2_0) {
+    uint8_t * values = to->values;
+    for (int b = 0; b < 2 * quads; b++, from += 18, values += 64) {
+        repeat(half(from), 2, to->scale + 2 * b);
+        for (int i = 0; i < 16; i++) {
+            uint32_t x = from[2 + i], four = (x | x << 6 | x << 12 | x << 18) & 0x03030303;
+            memcpy(values + 4 * i, &four, 4);
+        }
+    }
+}
+
+UNPACKER(unpack_tq2_0) {
+    uint8_t * values = to->values;
+    EACH_256(66) {
+        repeat(half(from + 64), 8, to->scale + 8 * b);
+        twos_of(from, values);
+        twos_of(from + BLOCK, values + 128);
+    }
+}
+
+INLINE void digits_of(const uint8_t * restrict from, int count, int power, uint8_t * restrict values) {
+    for (int i = 0; i < count; i++) {
+        values[i] = (uint8_t) ((uint8_t) (from[i] * power) * 3 >> 8);
+    }
+}
+
+UNPACKER(unpack_tq1_0) {
+    static const uint8_t powers[5] = {1, 3, 9, 27, 81};
+    uint8_t * values = to->values;
+    EACH_256(54) {
+        repeat(half(from + 52), 8, to->scale + 8 * b);
+        for (int i = 0; i < 5; i++) {
+            digits_of(from, 32, powers[i], values + 32 * i);
+            digits_of(from + 32, 16, powers[i], values + 160 + 16 * i);
+        }
+        for (int i = 0; i < 4; i++) {
+            digits_of(from + 48, 4, powers[i], values + 240 + 4 * i);
+        }
+    }
+}

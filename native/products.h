@@ -1,0 +1,157 @@
+/* Common to all families of instructions that multiply: see products.c. */
+
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "ggml.h"
+
+#define HIDDEN __attribute__((visibility("hidden")))
+#define COMMON static inline __attribute__((always_inline, unused))
+
+/* Families of instructions: compiled functions by function, chosen at run time. */
+#if defined(__x86_64__) && defined(__linux__) && (defined(__clang__) ? __clang_major__ >= 14 : __GNUC__ >= 12)
+#define ON_X86 1
+#elif defined(__aarch64__) && defined(__linux__) && (defined(__clang__) ? __clang_major__ >= 16 : __GNUC__ >= 12)
+#define ON_ARM 1
+#endif
+
+#define BLOCK   32  /* values that are added exactly */
+#define GROUP   16  /* columns that lie side by side */
+#define TILE    16  /* rows that lie side by side */
+#define ROWS    96  /* of a panel */
+#define DEPTH 2048  /* values of a panel's row */
+#define BLOCKS (DEPTH / BLOCK)
+#define LINE   512 /* values that are unpacked at once, of TILE rows */
+#define QUAD   (4 * BLOCK)
+#define FEW      8 /* columns, at most, that are multiplied row by row */
+#define PARTS  (2 * BLOCKS)
+#define STREAM 4096 /* bytes that are fetched ahead */
+
+/* GROUP columns of one block of activations. */
+struct columns {
+    int8_t  values[GROUP][BLOCK];
+    float   scale[GROUP];
+    int32_t start[2][GROUP]; /* minus the sum of each half: exact sums begin at a type's zero times this */
+    float   sum[2][GROUP];   /* of each half, scaled */
+};
+
+/* TILE rows of one block of weights. */
+struct rows {
+    uint8_t values[BLOCK / 4][TILE][4]; /* with a sign for some kernels */
+    float   scale[2][TILE]; /* of each half */
+    float   minimum[2][TILE];
+};
+
+/* LINE values of one row of weights: (byte - zero) * scale, or byte * scale - minimum, with a scale for each block
+   or each half of one. */
+struct line {
+    uint8_t values[LINE] __attribute__((aligned(64)));
+    float   scale[LINE / 16], minimum[LINE / 16];
+};
+
+/* LINE values of one column in the order of a line, with a scale, a start and a sum for each part. */
+struct stretch {
+    int8_t  values[LINE] __attribute__((aligned(64)));
+    float   scale[LINE / 16], sum[LINE / 16];
+    int32_t start[LINE / 16];
+};
+
+/* The order of a line's bytes: the cheapest for a type. */
+enum order {
+    IN_ORDER,     /* blocks 0 and 1, 2 and 3 of a quad */
+    BY_HALVES,    /* the first halves of all four, then the second ones: two halves share bytes of 4 bits */
+    BY_ALTERNATES /* blocks 0 and 2, 1 and 3: two blocks share bytes of 4 bits */
+};
+
+struct type {
+    int number;          /* an enum ggml_type */
+    enum order order;    /* of a family that likes it */
+    int zero;            /* 0 where there are minima */
+    int most;            /* the largest byte */
+    bool halves, minima; /* a scale for 16 values; minima */
+};
+
+/* Types that older versions of ggml lack. */
+enum { NVFP4 = 40, Q1_0 = 41, Q2_0 = 42, TYPES = 43 };
+
+/* The rows and columns of a product of floats that one thread computes: see floats.h. */
+struct floats {
+    const struct ggml_tensor * w, * x;
+    const uint8_t * data;   /* of the matrix */
+    const int32_t * order;  /* of experts' columns, else NULL */
+    int used, begin, end;   /* slots of a token, and columns */
+    int row, last;          /* the first row, and the one behind the last */
+    float * to;
+    void * panel;
+};
+
+/* A row's values from bytes, in quads. */
+typedef void unpacker(const uint8_t * restrict from, int quads, struct line * restrict to);
+
+/* `rows` of at most TILE times n columns of a group, from column `first`; `to` has where each column's begin. */
+typedef void kernel(const struct rows * w, const struct columns * x, int blocks, int first, int n, int zero, int rows,
+                    float * const * to, bool more);
+
+/* `rows` of at most TILE rows times n columns; `to` has where each column's begin. */
+typedef void few_kernel(const struct ggml_tensor * w, const struct type * type, const uint8_t * data, int rows,
+                        const struct stretch * x, int n, float * const * to);
+
+/* The processor's configuration of tiles. */
+struct tile_shapes {
+    uint8_t palette, start, unused[14];
+    uint16_t bytes[16];
+    uint8_t rows[16];
+};
+
+struct family {
+    unpacker * const * unpackers; /* by a type's number */
+    bool in_order;                /* lines are, of all types */
+    int step;                     /* columns of a kernel, without tiles */
+    /* Whether other kernels want bytes with a sign, less a type's zero. */
+    bool (*signs)(const struct type * type);
+    /* TILE lines as `blocks` blocks of rows. */
+    void (*interleave)(const struct line * lines, int blocks, bool signs, const struct type * type, struct rows * to);
+    kernel * (*kernel_of)(const struct type * type, bool tiled);
+    few_kernel * (*few_kernel_of)(const struct type * type);
+    /* `count` blocks of column j, with one scale: as ggml quantises them for dot products with weights of
+       blocks of 32 values (Q8_0 and Q8_1, whose scales and sums are F16) and of 256 (Q8_K). */
+    void (*quantize_column)(const float * from, int count, int j, struct columns * to);
+    void (*multiply_floats)(const struct floats * of);
+    /* Multiplies more than 8 columns by tiles, with signs, between these; else NULL. */
+    void (*begin_tiles)(struct tile_shapes * before);
+    void (*end_tiles)(const struct tile_shapes * before);
+};
+
+extern HIDDEN const struct family ggmodel_by_avx512, ggmodel_by_amx, ggmodel_by_avx2, ggmodel_by_avx_vnni,
+    ggmodel_by_neon;
+extern HIDDEN const struct family * ggmodel_family; /* in use, or NULL */
+
+HIDDEN const struct type * ggmodel_type_of(int type); /* NULL of those without a kernel */
+HIDDEN void ggmodel_read_codebooks(void);
+
+/* Byte 0 or 16 of block b. */
+COMMON int place_of(enum order order, int b, int half) {
+    int in = b % 4, at = b / 4 * QUAD;
+    switch (order) {
+        case IN_ORDER: return at + 32 * in + 16 * half;
+        case BY_HALVES: return at + 16 * in + 64 * half;
+        default: return at + 64 * (in % 2) + 32 * (in / 2) + 16 * half;
+    }
+}
+
+/* At most LINE values of a row, which may end within a quad. */
+COMMON void unpack_line(unpacker * unpack, const uint8_t * from, size_t bytes, int n, struct line * to) {
+    uint8_t padded[LINE / BLOCK * 34];
+    if (n % QUAD) {
+        memset(padded, 0, sizeof(padded));
+        from = (const uint8_t *) memcpy(padded, from, bytes);
+    }
+    unpack(from, (n + QUAD - 1) / QUAD, to);
+}
+
+COMMON bool is_float(int type) {
+    return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16;
+}

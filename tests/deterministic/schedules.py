@@ -1,0 +1,210 @@
+"""Random schedules of a deterministic model, and the bits of each request alone.
+
+`python -m tests.deterministic.schedules --count 10000` computes that many over all architectures; a
+few seconds of it are tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+import ggmodel
+from ggmodel import DType
+from ggmodel.errors import Unsupported
+from ggmodel.runner import LoadedModel, Sampler
+from ggmodel.workbench.golden import source_of
+from tests.golden.text import CASES, golden_of
+from tests.runner.engine.stored import small_blocks
+
+Text = list[int]
+WEIGHTS = (DType.F32, DType.F16, DType.Q8_0)
+CACHES = ("f16", "f32", "q8_0", "q4_0")
+LENGTH = 96
+"""Context length: prompts and answers together."""
+
+
+class Recorder(Sampler):
+    """Draws tokens, and keeps the logits that each was drawn from.
+
+    Attributes:
+        rows: float32 [vocabulary] each.
+    """
+
+    def __init__(self, seed: int):
+        super().__init__(temperature=0.8, top_k=0, top_p=1.0, seed=seed)
+        self.rows: list[np.ndarray] = []
+
+    def draw(self, logits: np.ndarray, random: np.random.Generator) -> int:
+        self.rows.append(logits.copy())
+        return super().draw(logits, random)
+
+
+@dataclass
+class Wish:
+    """A request of a schedule.
+
+    Attributes:
+        after: pieces of all requests that are taken before this one begins.
+        stops: pieces after which it is given up; None lets it end.
+    """
+
+    prompt: Text
+    max_tokens: int
+    seed: int
+    lookup: bool
+    after: int
+    stops: int | None
+
+
+def wishes(chance: random.Random, vocabulary: int, count: int) -> list[Wish]:
+    """Random requests, many of which begin alike."""
+
+    def tokens(n: int) -> Text:
+        return [chance.randrange(vocabulary) for _ in range(n)]
+
+    stems = [tokens(chance.choice([3, 17, 40])) for _ in range(2)]
+    made = list[Wish]()
+    for _ in range(count):
+        stem = chance.choice(stems)
+        prompt = stem[: chance.randint(1, len(stem))] + tokens(chance.choice([0, 1, 2, 9]))
+        if chance.random() < 0.2:  # repeats itself, so that drafts come
+            prompt = (prompt * 3)[: LENGTH // 2]
+        stops = chance.randint(1, 3) if chance.random() < 0.2 else None
+        lookup, length = chance.random() < 0.4, chance.choice([1, 3, 8, 20])
+        made.append(
+            Wish(prompt, length, chance.randrange(9), lookup, chance.choice([0, 0, 2, 6]), stops)
+        )
+    return made
+
+
+def run(
+    model: LoadedModel, asked: Sequence[Wish], chance: random.Random
+) -> list[tuple[Wish, Recorder, Text]]:
+    """Each request with what it recorded, and its tokens."""
+    recorders = [Recorder(one.seed) for one in asked]
+    answers = [Text() for _ in asked]
+    waiting, streams, taken = list(range(len(asked))), dict[int, Any](), 0
+    while waiting or streams:
+        due = [i for i in waiting if asked[i].after <= taken or not streams]
+        for i in due[: len(model.engine.sequences.all) - len(streams)]:
+            waiting.remove(i)
+            one = asked[i]
+            streams[i] = model.stream(
+                one.prompt,
+                sampler=recorders[i],
+                max_tokens=one.max_tokens,
+                prompt_lookup=one.lookup,
+            )
+        i = chance.choice(sorted(streams))
+        piece = next(streams[i], None)
+        taken += 1
+        if piece is not None:
+            answers[i].append(piece.token)
+        if piece is None or len(answers[i]) == asked[i].stops:
+            streams.pop(i).close()
+    return list(zip(asked, recorders, answers, strict=True))
+
+
+def differing(
+    alone: Callable[[Text], np.ndarray], results: Sequence[tuple[Wish, Recorder, Text]]
+) -> int:
+    """How many rows of logits have other bits than alone.
+
+    Args:
+        alone: a text → its logits after every token, float32 [n, vocabulary].
+    """
+    wrong = 0
+    for wish, recorder, answer in results:
+        rows = recorder.rows
+        # Logits of draft tokens that were not taken are behind these.
+        text = wish.prompt + answer
+        want = alone(text)[len(wish.prompt) - 1 :]
+        for row, right in zip(rows, want, strict=False):
+            wrong += not np.array_equal(row.view(np.int32), right.view(np.int32))
+        assert len(rows) >= len(answer) > 0
+    return wrong
+
+
+def settings(chance: random.Random, folder: str) -> dict[str, Any]:
+    """Options of loading that must not change bits.
+
+    Args:
+        folder: for prefixes on disk.
+    """
+    return {
+        "threads": chance.choice([1, 2]),
+        "batch_size": chance.choice([2, 5, 16, 512]),
+        "parallel": chance.choice([1, 2, 4]),
+        "cache_ram": chance.choice([0, 1]),
+        "prefix_store": chance.choice([None, folder]),
+    }
+
+
+def check(name: str, seed: int, schedules: int = 1) -> tuple[int, int]:
+    """Runs random schedules of a golden's model, one after the other in one loaded model.
+
+    Returns:
+        Rows of logits compared, and how many differ.
+    """
+    chance = random.Random(f"{name} {seed}")
+    golden, dtype = golden_of(name), chance.choice(WEIGHTS)
+    fixed: dict[str, Any] = {"deterministic": True, "context_length": LENGTH}
+    cache = chance.choice(CACHES)
+    with TemporaryDirectory() as folder, ExitStack() as stack:
+
+        def loaded(**options: Any) -> LoadedModel:
+            source = source_of(golden, dtype)
+            return stack.enter_context(ggmodel.load(source, **fixed, **options))
+
+        try:
+            model = loaded(kv_type=cache, **settings(chance, folder))
+        except Unsupported:  # blocks do not fit its heads
+            cache = "f16"
+            model = loaded(kv_type=cache, **settings(chance, folder))
+        model.engine.sequences.saved.least = 8
+        if model.engine.store is not None:
+            small_blocks(model)
+        single = loaded(kv_type=cache, threads=1)
+        rows = wrong = 0
+        for _ in range(schedules):
+            asked = wishes(chance, golden.config["vocab_size"], chance.randint(2, 6))
+            results = run(model, asked, chance)
+            rows += sum(len(recorder.rows) for _, recorder, _ in results)
+            wrong += differing(single.logits, results)
+    return rows, wrong
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=10_000, help="schedules")
+    parser.add_argument("--each", type=int, default=5, help="schedules of a loaded model")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="a part of the names of goldens")
+    given = parser.parse_args()
+    names = [name for name in CASES if given.only in name]
+    began, done, rows, wrong = time.monotonic(), 0, 0, 0
+    while done < given.count:
+        name = names[done // given.each % len(names)]
+        seed = given.seed + done // given.each // len(names)
+        compared, bad = check(name, seed, given.each)
+        done, rows, wrong = done + given.each, rows + compared, wrong + bad
+        if bad:
+            print(f"{name}, seed {seed}: {bad} of {compared} rows differ", flush=True)
+    print(
+        f"{done} schedules, {rows} rows of logits, {wrong} differ, {time.monotonic() - began:.0f} s"
+    )
+    sys.exit(wrong > 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""A request's logits have the same bits alone and in any company, for every architecture."""
+
+from __future__ import annotations
+
+import random
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ggmodel
+from ggmodel.errors import Unsupported
+from ggmodel.runner import LoadedModel
+from ggmodel.runner.engine.scoring import Scoring
+from ggmodel.workbench.golden import nmse, source_of
+from tests.deterministic import schedules
+from tests.golden.text import CASES, golden_of
+from tests.kvcache import statespace
+from tests.runner.engine.test_schedules import CAPACITY, MAX_BATCH, SEQUENCES, Schedule, alone
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_requests_get_the_bits_that_they_get_alone(name: str):
+    rows, wrong = schedules.check(name, 0)
+    assert rows > 1
+    assert wrong == 0, f"{wrong} of {rows} rows differ"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_logits_are_as_near_to_transformers(name: str):
+    golden = golden_of(name)
+    with ggmodel.load(source_of(golden), kv_type="f32", deterministic=True) as model:
+        assert nmse(model.logits(golden.prompt.tolist()), golden.logits) < 1e-6
+
+
+MODELS = [
+    "llama/plain_gqa",
+    "mistral/window",
+    "qwen2/layer_types",
+    "llama4/interleaved",
+    "ss",
+    "sa",
+]
+
+
+def load(name: str) -> LoadedModel:
+    options: dict[str, Any] = {"context_length": 1024, "parallel": 3, "deterministic": True}
+    if "/" not in name:
+        return ggmodel.load(statespace.source(name), models=statespace.MODELS, **options)
+    return ggmodel.load(source_of(golden_of(name)), **options)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", MODELS)
+def test_the_cache_changes_no_bit(name: str, seed: int):
+    """Shared prefixes, cut and moved positions, steps that are taken back."""
+    with load(name) as model:
+        engine = model.engine
+
+        def compare() -> None:
+            with ExitStack() as stack:
+                apart = Scoring(engine).graphs
+                together = stack.enter_context(apart(engine.model, SEQUENCES, CAPACITY, MAX_BATCH))
+                own = stack.enter_context(apart(engine.model, 1, CAPACITY, MAX_BATCH))
+                schedule = Schedule(together, engine.vocabulary, seed)
+                schedule.run(60)
+                for log, got in schedule.results[-1::-7]:
+                    want = alone(own, rechunked(log, random.Random(seed)))
+                    np.testing.assert_array_equal(got.view(np.int32), want.view(np.int32))
+
+        engine.call(compare)
+
+
+def rechunked(log: list[Any], chance: random.Random) -> list[Any]:
+    """Neighbouring texts in other pieces."""
+    made, text = list[Any](), list[int]()
+    for entry in [*log, None]:
+        if isinstance(entry, list):
+            text += entry
+            continue
+        while text:
+            n = chance.choice([1, 5, MAX_BATCH])
+            made.append(text[:n])
+            text = text[n:]
+        if entry is not None:
+            made.append(entry)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"backend": "reference"}, "leave out backend"),
+        ({"gpu_layers": -1}, "leave out gpu_layers"),
+        ({"flash_attention": "off"}, "leave out flash_attention"),
+        ({"rpc": "localhost:1"}, "leave out rpc"),
+        ({"override_tensor": {"x": "CPU"}}, "leave out override_tensor"),
+    ],
+)
+def test_what_has_no_order_is_refused(options: dict[str, Any], message: str):
+    with pytest.raises(Unsupported, match=message):
+        ggmodel.load(source_of(golden_of(MODELS[0])), deterministic=True, **options)
+
+
+def test_a_shifted_context_is_computed_again():
+    golden = golden_of(MODELS[0])
+    prompt = golden.prompt.tolist()
+    given = {"deterministic": True, "context_length": 32, "kv_type": "f16"}
+    answers = []
+    for parallel in (1, 3):
+        with ggmodel.load(source_of(golden), parallel=parallel, **given) as model:
+            for _ in range(2):
+                many = [prompt[:20]] * parallel
+                shift = {"context_shift": True, "max_tokens": 60, "temperature": 0.9, "seed": 3}
+                answers += [one.tokens for one in model.batch(many, **shift)]
+    assert all(len(one) == 60 and one == answers[0] for one in answers)

@@ -1,0 +1,52 @@
+"""Kernels of products by all families of instructions give the same bits, and stay within their
+operands: compiled without the library, under sanitizers, and for ARM."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ggmodel.ml.ggml import products
+from ggmodel.native import build, install
+
+HERE = Path(__file__).parent
+SOURCES = ("products", "families", "avx512", "avx2", "neon")
+FAMILIES = range(1, len(products.NAMES))
+NO_SUCH_FAMILY = 2
+ARM, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64-static"
+
+
+def compiled(target: Path, *compiler: str) -> list[str]:
+    """The command that runs the program, compiled into `target`; none if it does not compile."""
+    native = Path(build.__file__).parent
+    sources = [HERE / "products_alone.c", *(native / f"{name}.c" for name in SOURCES)]
+    places = [f"-I{install.packaged().include}", f"-I{native}"]
+    command = [*compiler, "-ffp-contract=off", "-w", *places, *map(str, sources), "-o", str(target)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"this compiler does not: {done.stderr[-300:]}")
+    return [str(target)]
+
+
+def digests(*command: str) -> str | None:
+    """The program's lines; None if the processor has no such family."""
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode in (0, NO_SUCH_FAMILY) and not done.stderr, done.stderr
+    return None if done.returncode else done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not products.instructions, reason="no kernels for this processor")
+def test_all_families_give_the_same_bits_within_their_operands(tmp_path: Path):
+    sanitizers = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
+    program = compiled(tmp_path / "alone", "cc", "-O1", *sanitizers)
+    found = {i: got for i in FAMILIES if (got := digests(*program, str(i))) is not None}
+    assert products.instructions in found
+    assert len(set(found.values())) == 1
+    if shutil.which(ARM) and shutil.which(EMULATOR):
+        emulated = compiled(tmp_path / "arm", ARM, "-O2", "-static")
+        arm = products.NAMES.index("NEON dot product")
+        assert digests(EMULATOR, "-cpu", "max", *emulated, str(arm)) in found.values()
