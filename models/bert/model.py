@@ -14,7 +14,7 @@ from ggmodel.nn import Embedding
 
 # Their positions count from the id of the padding on.
 _OFFSET = ("roberta", "xlm-roberta", "camembert")
-_HEADS = ("Model", "ForMaskedLM", "ForSequenceClassification")
+_HEADS = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
 _FAMILIES = ("Bert", "Roberta", "XLMRoberta", "Camembert", "DistilBert", "Electra")
 
 

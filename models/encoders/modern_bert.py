@@ -84,7 +84,7 @@ class Text(nn.EncoderText):
         return self.last(super().forward(batch))
 
 
-_HEADS = ("Model", "ForMaskedLM", "ForSequenceClassification")
+_HEADS = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
 
 
 @register("modern-bert", hf=tuple(f"ModernBert{head}" for head in _HEADS))

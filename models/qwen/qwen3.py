@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ggmodel import kv, nn, register
+from ggmodel import Context, Tensor, kv, nn, register
 from ggmodel.kvcache import Causal, Sliding
 from ggmodel.ml import RopeType
 
@@ -31,6 +31,10 @@ class Qwen3Config(nn.ExpertsConfig):
     pattern: list = kv("attention.sliding_window_pattern", hf=_pattern, default=[1])
     # llama.cpp's converter does not write this; all published models normalize.
     normalize: bool = kv("expert_weights_norm", hf="norm_topk_prob", default=True)
+    # Rerankers and classifiers have a head for whole texts, which reads the last token.
+    pooling: int | None = kv("pooling_type", hf=("pooling_type", nn.head_pooling))
+    labels: list | None = kv("classifier.output_labels", hf=nn.head_labels)
+    head_pools = 3
 
 
 class Layer(nn.PreNormLayer):
@@ -38,14 +42,18 @@ class Layer(nn.PreNormLayer):
     ffn: nn.GatedMLP | nn.GatedExperts
 
 
-@register("qwen3", hf="Qwen3ForCausalLM")
+@register("qwen3", hf=("Qwen3ForCausalLM", "Qwen3ForSequenceClassification"))
 class Qwen3(nn.Decoder):
     config: Qwen3Config
     layers: list[Layer]
+    classifier: nn.DecoderHead | None
 
     def caches(self) -> list[Causal | Sliding]:
         h = self.config
         return Sliding.where(h.local, h.window, self.rotary.rope(RopeType.NEOX))
+
+    def classify(self, ctx: Context, pooled: Tensor) -> Tensor:
+        return super().classify(ctx, pooled) if self.classifier is None else self.classifier(pooled)
 
 
 @register("qwen3moe", hf="Qwen3MoeForCausalLM")

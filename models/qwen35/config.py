@@ -21,11 +21,17 @@ def _interval(hf: Mapping[str, Any]) -> int:
     return [*_recurrent(hf), False].index(False) + 1
 
 
+def _mtp_layers(hf: Mapping[str, Any]) -> int | None:
+    """One, if the checkpoint has its tensors, which transformers drops; None otherwise."""
+    return 1 if "mtp.fc.weight" in hf.get("tensors:", {}) else None
+
+
 class TextConfig(nn.DeltaNetConfig, nn.DecoderConfig):
     """Hyperparameters that Qwen 3.5 and Qwen3-Next share."""
 
-    blocks: int = kv("block_count", hf="num_hidden_layers")
-    mtp_layers: int = kv("nextn_predict_layers", default=0, least=0)
+    blocks: int = kv("block_count", hf=lambda hf: hf["num_hidden_layers"] + (_mtp_layers(hf) or 0))
+    mtp_layers: int = kv("nextn_predict_layers", hf=_mtp_layers, default=0, least=0)
+    mtp_numbers = property(lambda h: [h.layers] if h.mtp_layers and h.drafts else [])
     layers: Any = property(lambda h: h.blocks - h.mtp_layers)
     ffn: int = kv("feed_forward_length", hf="intermediate_size")
     head_dim: int = kv("attention.key_length", hf="head_dim", default=256)
@@ -57,7 +63,7 @@ class ExpertsConfig(nn.DecoderConfig):
 class Qwen35Config(TextConfig, nn.GridConfig):
     fixed = {
         "layer_types": ...,  # read
-        # MTP layers are not loaded.
+        # Their tensors tell the same.
         "mtp_num_hidden_layers": ...,
         "mtp_use_dedicated_embeddings": ...,
         "attn_output_gate": True,

@@ -67,6 +67,18 @@ class ExpertLayer(Layer):
     ffn: Experts = gguf(hf="mlp")
 
 
+class NextToken(nn.NextToken):
+    embedding_norm: RMSNorm = _norm("nextn.enorm", "pre_fc_norm_embedding")
+    hidden_norm: RMSNorm = _norm("nextn.hnorm", "pre_fc_norm_hidden")
+    project: Linear = gguf("nextn.eh_proj", hf="fc", shape=("twice_width", "width"))
+    layer: Layer = gguf(hf="layers.0")
+    norm: RMSNorm = _norm("nextn.shared_head_norm", "norm")
+
+
+class ExpertNextToken(NextToken):
+    layer: ExpertLayer = gguf(hf="layers.0")
+
+
 class HybridDecoder(nn.HybridDecoder):
     ignore_hf = ("mtp.*",)
     norm: RMSNorm = gguf("output_norm", op=AddConstant(1), shape=("width",))
@@ -100,6 +112,7 @@ class Qwen35(HybridDecoder, nn.GridVision, text=("model", "model.language_model"
 
     config: Qwen35Config
     layers: list[Layer]
+    mtp: NextToken | None = gguf("blk", hf="mtp", numbers="mtp_numbers")
 
     def embedded(self, batch: Batch) -> Tensor:
         return batch.merge_embeddings(self.embed(batch.inputs))
@@ -114,3 +127,4 @@ class Qwen35Moe(Qwen35):
 
     config: Qwen35MoeConfig
     layers: list[ExpertLayer]
+    mtp: ExpertNextToken | None = gguf("blk", hf="mtp", numbers="mtp_numbers")

@@ -30,6 +30,10 @@ PARTS = {
     },
     "Idefics3ForConditionalGeneration": {"text_config": {"model_type": "llama"}},
     "SmolVLMForConditionalGeneration": {"text_config": {"model_type": "llama"}},
+    "Lfm2VlForConditionalGeneration": {
+        "text_config": {"model_type": "lfm2"},
+        "vision_config": {"model_type": "siglip2_vision_model"},
+    },
     "LlavaForConditionalGeneration": {
         "text_config": {"model_type": "mistral"},
         "vision_config": {"model_type": "pixtral"},
@@ -52,7 +56,10 @@ PARTS = {
     },
 }
 # Classes whose texts may be of further kinds, which have records of their own.
-TEXTS = {"InternVLForConditionalGeneration": ("qwen3", "qwen3_moe")}
+TEXTS = {
+    "InternVLForConditionalGeneration": ("qwen3", "qwen3_moe"),
+    "Lfm2VlForConditionalGeneration": ("lfm2_moe",),
+}
 
 
 def served() -> list[str]:

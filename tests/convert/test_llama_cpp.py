@@ -96,6 +96,11 @@ NOTES: dict[str, list[str]] = {
         f"{DIFFERS}audio.attention.logit_softcapping is 3.0, and it computes with 50.0",
         f"{DIFFERS}audio.residual_scale is 0.25, and it computes with 0.5",
     ],
+    **{
+        f"{name}/{case}": [f"{REFUSES}it has no architecture {name!r}"]
+        for name, kinds in (("bart", ("published", "scaled")), ("marian", ("published", "plain")))
+        for case in kinds
+    },
     "gpt2/untied": [f"{DIFFERS}hidden_activation is relu, and it computes with gelu_fast"],
     **{
         f"t5/{name}": [f"{DIFFERS}{key} is {value}" for key, value in differing]
@@ -130,6 +135,7 @@ NOTES: dict[str, list[str]] = {
         f"{DIFFERS}hidden_activation is gelu, and it computes with gelu_fast",
         f"{DIFFERS}attention.scale is 0.6, and it computes with 0.25",
     ],
+    "lfm2vl/experts": [f"{DIFFERS}mm.hidden_activation is silu, and it computes with gelu"],
     "lfm2/bias": [
         f"{REFUSES}it has no place for blk.0.shortconv.{part}.bias"
         for part in ("in_proj", "conv", "out_proj")
@@ -179,6 +185,28 @@ NOTES: dict[str, list[str]] = {
     "nemotron_h/biases": [
         f"{REFUSES}it has no place for blk.2.ssm_{part}.bias" for part in ("in", "out")
     ],
+    "nemotron_h/latent": [
+        f"{REFUSES}it has no place for blk.1.ffn_{part}.bias"
+        for part in ("up_shexp", "down_shexp", "latent_down", "latent_up")
+    ],
+    "nemotron_h/mixed": [
+        f"{REFUSES}feed_forward_length is [0, 96, 32], not [0, 32, 32]",
+    ],
+    "kimi_linear/latent": [f"{REFUSES}attention.q_lora_rank is 32, not 0"],
+    "laguna/full": [
+        f"{DIFFERS}rope.scaling.yarn_attn_factor is 1.2, and it computes with 1.138",
+        f"{DIFFERS}rope.scaling.yarn_beta_fast is 2.0, and it computes with 32.0",
+        f"{DIFFERS}rope.scaling.yarn_beta_slow is 0.5, and it computes with 1.0",
+        f"{DIFFERS}router_logit_softcapping is 0.7",
+    ],
+    "phimoe/window": [
+        f"{REFUSES}it needs {name}"
+        for name in ("output.weight", "output.bias", "blk.0.attn_output.bias")
+    ],
+    **{
+        f"phimoe/{name}": [f"{DIFFERS}expert_router_jitter is {jitter}"]
+        for name, jitter in (("published", 0.3), ("near", 1.5))
+    },
     **{
         f"olmo_hybrid/{name}": [f"{REFUSES}it has no architecture 'olmo_hybrid'"]
         for name in ("published", "rope")
@@ -284,13 +312,13 @@ SAME = """
     bloom/plain bloom/three_heads bloom/twelve_heads hunyuan_moe/plain
     hunyuan_dense/plain olmo/plain seed_oss/plain smollm3/plain stablelm/plain starcoder2/plain
     gemma4/published granite/plain granite/tied idefics3/smolvlm idefics3/tiles
-    lfm2/experts lfm2/published lfm2/untied
+    lfm2/experts lfm2/published lfm2/untied lfm2vl/published
     llama/attention_bias llama/experts
     llama/linear_rope llama/llama3_rope llama/longrope llama/tied
     mamba/published mamba2/published
-    jamba/published
+    jamba/published kimi_linear/published laguna/published
     qwen3next/published
-    nemotron_h/published
+    nemotron_h/published nemotron_h/experts
     falcon_h1/published
     granitehybrid/dense
     mistral/no_window mistral3/images mistral3/pixtral mistral3/text

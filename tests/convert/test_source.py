@@ -25,13 +25,15 @@ from ggmodel.errors import (
 )
 from ggmodel.gguf_file import DType, open_gguf
 from ggmodel.model import AddConstant, Part, PermuteRope, Stack, Transpose, find, find_hf
+from ggmodel.workbench.golden import Cases
 from tests.convert.folders import stored, write_golden, write_model, write_safetensors
 from tests.golden import files as golden_files
-from tests.golden.files import cases, load_golden
+from tests.golden.files import cases, load_embeddings, load_golden
 from tests.golden.gpt_oss.cases import packed
 
 ARCHITECTURES = sorted(p.parent.name for p in golden_files.HERE.glob("*/cases.py"))
 GOLDENS = [(arch, case) for arch in ARCHITECTURES for case in cases(arch)]
+EMBEDDED = [(arch, case) for arch in ARCHITECTURES for case in cases(arch, "embeddings")]
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +60,21 @@ def test_a_folder_has_the_tensors_of_the_checkpoint_in_memory(tmp_path: Path, ar
         for name, info in held.tensors.items():
             mine = source.info(name)
             assert (mine.shape, mine.dtype, mine.nbytes) == (info.shape, DType.F32, info.nbytes)
+            assert source.data(name) == held.data(name), name
+
+
+@pytest.mark.parametrize(("arch", "case"), EMBEDDED)
+def test_a_folder_of_an_encoder_has_the_tensors_in_memory(tmp_path: Path, arch: str, case: str):
+    golden = load_embeddings(arch, case)
+    behind = Cases(golden.folder).embeddings[case][1]  # layers in folders of their own
+    weights = {name: x for name, x in golden.weights().items() if name not in behind}
+    write_model(tmp_path, golden.config, weights, shards=2)
+    architecture = find(find_hf(golden.config["architectures"]).stored_as(golden.config))
+    held = from_hf(architecture, golden.config, weights)
+    with CheckpointSource.open(tmp_path, "f32") as source:
+        assert set(source.tensors) == set(held.tensors)
+        for name, info in held.tensors.items():
+            assert source.info(name).shape == info.shape, name
             assert source.data(name) == held.data(name), name
 
 

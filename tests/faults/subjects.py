@@ -29,12 +29,14 @@ EXACT: dict[str, Any] = {"kv_type": "f32", "flash_attention": "off"}
 TYPES = (DType.F32, DType.F16, DType.BF16, DType.Q8_0)
 # Models in folders of families; the others have the folder's name.
 FAMILIES = {
+    "bart": ("bart", "marian"),
     "cohere": ("cohere2", "command_r"),
     "encoders": ("eurobert", "modern_bert", "mpnet", "nomic_bert"),
     "deepseek": ("deepseek2",),
     "falcon": ("falcon_h1",),
     "granite": ("granite", "granitehybrid"),
     "jamba": ("jamba",),
+    "kimi": ("kimi_linear",),
     "mamba": ("mamba", "mamba2"),
     "ernie": ("ernie4_5", "ernie4_5_moe"),
     "exaone": ("exaone4", "exaone_moe"),
@@ -44,7 +46,7 @@ FAMILIES = {
     "minimax": ("minimax_m2",),
     "nemotron": ("nemotron_h",),
     "olmo": ("olmo", "olmo2", "olmo_hybrid", "olmoe"),
-    "phi": ("phi3",),
+    "phi": ("phi3", "phimoe"),
     "qwen35": ("qwen35", "qwen3next"),
     "qwen": ("qwen2", "qwen2moe", "qwen3", "qwen3vl"),
     "seed": ("seed_oss",),

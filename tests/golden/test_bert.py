@@ -15,7 +15,7 @@ from ggmodel.errors import ConfigError, Unsupported
 from ggmodel.gguf_file import MemorySource
 from ggmodel.model import find
 from ggmodel.runner import LoadedModel
-from ggmodel.runner.requests.loaded_model import Pooling
+from ggmodel.runner.requests.embedding import Pooling
 from ggmodel.workbench.golden import nmse, source_of
 from tests.golden.bert import cases as bert
 from tests.golden.files import Embeddings, cases, load_embeddings

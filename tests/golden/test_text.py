@@ -51,6 +51,7 @@ EXCEPTIONS = {
     "jamba": Bounds(half=2e-6, quantised=2e-3, cache=2e-6),
     "mamba2": Bounds(half=5e-6, quantised=3e-3),
     # A delta net multiplies results of four matrices, each of which is rounded.
+    "kimi_linear": Bounds(half=2e-6, quantised=1e-3),
     "qwen3next": Bounds(quantised=1e-3),
     "olmo_hybrid": Bounds(half=2e-6, quantised=1e-3, cache=2e-6),
     "qwen35": Bounds(quantised=1e-3),

@@ -136,4 +136,5 @@ def hyperparameters(folder: Path, hf: dict[str, Any], embeds: bool, tensors: Any
     metadata = KeyValues(from_hf(architecture, hf, tensors).metadata, "checkpoint")
     config = config_class(architecture).read(metadata)
     values = {name: getattr(config, name) for name, *_ in key_fields(type(config))}
+    values.pop("forced", None)  # which transformers writes into generation_config.json
     return values | ({"pattern": getattr(config, "local", None)} if "pattern" in values else {})

@@ -14,6 +14,7 @@ MODELS = Path(__file__).parents[2] / "models"
 LIMITS = {
     "apertus": 55,
     "bloom": 40,
+    "bart": 120,  # two stacks of layers, and a forced first token
     "bert": 25,
     "cohere2": 25,
     "command_r": 25,
@@ -42,11 +43,15 @@ LIMITS = {
     "idefics3": 250,
     "internvl": 265,
     "jamba": 60,
+    "kimi_linear": 120,  # delta nets by channel, latent attention, experts
+    "laguna": 85,  # heads, gates and ropes by layer
     "lfm2": 130,
+    "lfm2vl": 225,  # tiles and a view of the whole, each of any shape
     "llama": 30,
     "llama4": 260,
     "mamba": 45,
     "mamba2": 35,
+    "marian": 40,
     "minimax_m2": 30,
     "mistral": 30,
     "mistral3": 255,
@@ -54,7 +59,7 @@ LIMITS = {
     "modern_bert": 70,
     "mpnet": 45,
     "mpt": 50,
-    "nemotron_h": 90,
+    "nemotron_h": 130,  # dense, and with experts that see fewer numbers
     "nomic_bert": 50,
     "olmo": 30,
     "olmo2": 35,
@@ -62,6 +67,7 @@ LIMITS = {
     "olmoe": 25,
     "paddleocr": 200,
     "phi3": 25,
+    "phimoe": 50,
     "qwen2": 30,
     "qwen2moe": 30,
     "qwen2audio": 85,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
 from ggmodel.runner import LoadedModel
-from ggmodel.runner.engine.sequences import Lookup
+from ggmodel.runner.engine.lookup import Lookup
 
 DEADLINE = 60  # seconds
 
@@ -29,8 +29,11 @@ class Forced:
     context_shift: bool = False
     num_keep: int = 0
     consumer: object = None
+    slot: int | None = None
     cancelled: bool = False
     lookup: Lookup | None = None
+    probe: Any = None
+    adapters: Any = ()
     seated: float = 0.0
     reused: int = 0
     drafted: int = 0
@@ -62,6 +65,10 @@ class Forced:
     def accept(self, logits: np.ndarray, /) -> int | None:
         self.rows.append(logits.copy())
         return None if self.done else self.tokens[len(self.rows) - 1]
+
+    def foresee(self) -> Callable[[np.ndarray], int | None]:
+        ahead = iter(self.tokens[len(self.rows) :])
+        return lambda logits: next(ahead, None)
 
     def finish(self, reason: Literal["stop", "length"], /) -> None:
         self.fail(AssertionError(f"ended early: {reason}"))

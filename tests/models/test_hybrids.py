@@ -30,7 +30,8 @@ MODELS = """
     lfm2/published lfm2/bias lfm2/two_taps lfm2/experts
     granitehybrid/dense granitehybrid/experts
     falcon_h1/published falcon_h1/norm
-    nemotron_h/published nemotron_h/biases
+    nemotron_h/published nemotron_h/biases nemotron_h/experts nemotron_h/latent
+    kimi_linear/published kimi_linear/latent
     olmo_hybrid/published olmo_hybrid/rope qwen3next/published
     jamba/published jamba/dense
     mamba/published mamba2/published mamba2/biases

@@ -31,6 +31,7 @@ from tests.golden.gemma3n import cases as gemma3n
 from tests.golden.gemma4 import cases as gemma4
 from tests.golden.idefics3 import cases as idefics3
 from tests.golden.internvl import cases as internvl
+from tests.golden.lfm2vl import cases as lfm2vl_cases
 from tests.golden.paddleocr import cases as paddleocr_cases
 from tests.golden.qwen2audio import cases as qwen2audio
 from tests.golden.qwen2vl import cases as qwen2vl
@@ -188,6 +189,15 @@ def paddleocr(layers: int | None) -> MemorySource:
     return found
 
 
+def lfm2vl(layers: int | None) -> MemorySource:
+    """For small pictures, and tiles of 24 × 24 pixels."""
+    found = load_golden("lfm2vl", "published")
+    prepared = {"min_image_tokens": 2, "max_image_tokens": 9, "max_tiles": 4, "tile_size": 24}
+    prepared["encoder_patch_size"] = 4
+    config = {**found.config, "preprocessor:": prepared}
+    return from_hf(find("lfm2vl"), config, found.weights())
+
+
 SUBJECTS = {
     "strider": Subject(strider, lambda n: picture(n, (6, 6)), options={"models": MODELS}),
     "gemma3": Subject(
@@ -230,6 +240,15 @@ SUBJECTS = {
         golden("internvl", "qwen2"),
         lambda n: picture(n, (16, 16 * n)),  # other grids of tiles
         words=internvl.SPECIAL,
+    ),
+    "lfm2vl": Subject(
+        lfm2vl,
+        lambda n: picture(n, (24 * n, 24 + 8 * n)),  # whole, and in tiles
+        TABLE,
+        None,  # its states cannot shift
+        resumes=False,
+        options={"context_length": 384},
+        words=lfm2vl_cases.SPECIAL,
     ),
     "whisper": Subject(
         golden("whisper", "published", "decoder_layers"),

@@ -70,6 +70,39 @@ def test_a_router_chooses_and_weighs(name: str):
     assert nmse(got[1].reshape(TOKENS, USED), want[1]) < 1e-12
 
 
+@pytest.mark.parametrize("tolerance", [0.0, 0.02, 0.7, 5.0])
+@pytest.mark.parametrize("used", [1, 2, 3])
+def test_sparse_mixer_weighs_each_expert_among_those_left(tolerance: float, used: int):
+    backend = new_backend(MemorySource({"general.architecture": "none"}, {}), name="reference")
+    with backend, backend.new_context() as ctx, ctx.trace():
+        ids, weights = nn.sparse_mixer(ctx.input().from_floats(SCORES), used, tolerance)
+        chosen = ids.contiguous(used, TOKENS)
+        ctx.forward(chosen, weights).compute(chosen, weights)
+        got = np.asarray(chosen.numpy()).reshape(TOKENS, used), weights.floats()
+    want = np.zeros((TOKENS, used))
+    for t, scores in enumerate(SCORES.astype(np.float64)):
+        left = {*range(EXPERTS)}
+        for i in range(used):
+            best = max(left, key=scores.__getitem__)
+            top = scores[best]
+            near = [e for e in left if top - scores[e] <= tolerance * max(abs(scores[e]), top)]
+            want[t, i] = 1 / np.exp(scores[near] - top).sum()
+            assert got[0][t, i] == best
+            left.remove(best)
+    assert nmse(got[1].reshape(TOKENS, used), want) < 1e-12
+
+
+def test_sparse_mixer_needs_an_expert():
+    backend = new_backend(MemorySource({"general.architecture": "none"}, {}), name="reference")
+    with (
+        backend,
+        backend.new_context() as ctx,
+        ctx.trace(),
+        pytest.raises(ConfigError, match="expert_used_count must be 1 or more"),
+    ):
+        nn.sparse_mixer(ctx.input().from_floats(SCORES), 0, 0.1)
+
+
 def test_other_functions_of_scores_are_refused():
     with pytest.raises(ConfigError, match=r"expert_gating_func is 3; supported: 1, softmax, and 2"):
         nn.GatedExperts(SimpleNamespace(gating=3))

@@ -151,3 +151,9 @@ def test_a_smart_size_has_bounds():
     for least, most in ((0, 100), (200, 100), (-4, -2)):
         with pytest.raises(ConfigError, match=f"pictures of {least} to {most} pixels"):
             smart_size((64, 64), 32, least, most)
+
+
+def test_a_smart_size_has_a_least_side():
+    """As LFM2-VL's: a side is no smaller before pixels are counted."""
+    assert smart_size((10, 1900), 32, 1 << 15, 1 << 18, smallest=32) == (32, 1888)
+    assert smart_size((10, 1900), 32, 1 << 15, 1 << 18) == (32, 2496)

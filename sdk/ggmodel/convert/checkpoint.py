@@ -39,6 +39,9 @@ _DTYPES: dict[str, tuple[int, str | None]] = {
     "F8_E8M0": (1, None),
 }
 _WHOLE = "model.safetensors"
+# Modules of sentence-transformers with tensors; files of further heads beside the model's, as
+# BGE-M3 has them, whose pickles (.pt) are not read.
+LAYERS, HEADS = ("Dense", "LayerNorm"), ("sparse_linear", "colbert_linear")
 _INDEX = "model.safetensors.index.json"
 _MISTRAL = "consolidated*.safetensors"
 _IN_MISTRALS_FORM = (
@@ -85,8 +88,7 @@ class Checkpoint(Closing):
         self.files: tuple[Path, ...] = tuple(Path(b.name) for b in buffers)
         tensors: dict[str, FileTensor] = {}
         for i, buffer in enumerate(buffers):
-            parent = Path(buffer.name).parent
-            prefix = "" if parent == folder else f"{parent.name}."
+            prefix = _prefix(folder, Path(buffer.name))
             for t in _read_header(buffer, i, prefix):
                 if t.name in tensors:
                     other = buffers[tensors[t.name].file].name
@@ -151,10 +153,17 @@ class Checkpoint(Closing):
                 f"{name} is {t.dtype}, whose scales are not applied; take a checkpoint of this "
                 "model in BF16, F16 or F32"
             )
-        values = np.frombuffer(self.raw(name), dtype).reshape(t.shape)
-        if t.dtype == "BF16":
-            return (values.astype(np.uint32) << 16).view(np.float32)
-        return values
+        return _numbers(np.frombuffer(self.raw(name), dtype).reshape(t.shape), t.dtype)
+
+    def rows(self, name: str, start: int, stop: int) -> np.ndarray:
+        """Rows [stop - start, last dim] of a tensor, as `array` gives them; no others are read."""
+        t = self.stored(name)
+        dtype = _DTYPES[t.dtype][1]
+        if dtype is None:
+            return self.array(name)  # which raises
+        width = t.shape[-1] if t.shape else 1
+        values = np.frombuffer(self.raw(name), dtype).reshape(-1, width)
+        return _numbers(values[start:stop], t.dtype)
 
     @property
     def arrays(self) -> Mapping[str, np.ndarray]:
@@ -183,6 +192,11 @@ class Checkpoint(Closing):
         """Closes the files; arrays taken before stay valid."""
         for buffer in self._buffers:
             buffer.close()
+
+
+def _numbers(values: np.ndarray, dtype: str) -> np.ndarray:
+    """The numbers as they are; of BF16, which numpy lacks, as float32."""
+    return (values.astype(np.uint32) << 16).view(np.float32) if dtype == "BF16" else values
 
 
 class _Arrays(Mapping[str, np.ndarray]):
@@ -220,7 +234,7 @@ def _file_names(folder: Path) -> tuple[dict[str, str] | None, list[str]]:
                 )
     else:
         raise FormatError(_without_tensors(folder))
-    return index, _dense_modules(folder) + names
+    return index, _module_files(folder) + names
 
 
 def _without_tensors(folder: Path) -> str:
@@ -239,12 +253,21 @@ def _without_tensors(folder: Path) -> str:
     return f"{folder} has no {_WHOLE}; download the files with the tensors too"
 
 
-def _dense_modules(folder: Path) -> list[str]:
-    """Files of the linear layers that sentence-transformers puts behind a model."""
+def _module_files(folder: Path) -> list[str]:
+    """Files of the layers that sentence-transformers puts behind a model, and of further heads."""
+    heads = [f"{name}.safetensors" for name in HEADS]
+    found = [name for name in heads if (folder / name).is_file()]
     if not (folder / "modules.json").is_file():
-        return []
-    paths = sorted(folder.glob(f"*_Dense/{_WHOLE}"))
-    return [f"{path.parent.name}/{_WHOLE}" for path in paths]
+        return found
+    paths = [path for kind in LAYERS for path in folder.glob(f"*_{kind}/{_WHOLE}")]
+    return sorted(f"{path.parent.name}/{_WHOLE}" for path in paths) + found
+
+
+def _prefix(folder: Path, file: Path) -> str:
+    """The name in front of those of a file's tensors: that of a module's folder or of a head."""
+    if file.parent != folder:
+        return f"{file.parent.name}."
+    return f"{file.stem}." if file.stem in HEADS else ""
 
 
 def _opened(folder: Path, name: str, index: str | None) -> Buffer:

@@ -19,12 +19,13 @@ from ..model import Model, find, find_hf
 from ..model.module import of_tower
 from ..model.operations import Computed
 from ..model.walk import LONGEST
+from .behind import Behind
 from .checkpoint import Checkpoint
 from .declaration import PlannedTensor, plan
 from .from_hf import normalize, read_config, read_preparation, value_of_entry, with_preparation
 from .imatrix import ImportanceMatrix
 from .keys import Watched, listed_classes, recorded, unread_keys, with_defaults
-from .metadata import clip_metadata, describe, pooling_type, text_metadata
+from .metadata import clip_metadata, describe, text_metadata
 from .tensor_types import Candidate, Recipe, choose, plain_type, recipe_of
 from .write import info
 
@@ -32,7 +33,10 @@ Contents = Literal["all", "text", "vision"]
 
 # safetensors' type of numbers → type in GGUF where none is asked for. Integers are no weights.
 _PLAIN = {"F64": DType.F32, "F32": DType.F32, "F16": DType.F16, "BF16": DType.BF16}
-_TOKENIZERS = ("tokenizer.json", "tekken.json", "tokenizer.model", "spiece.model", "vocab.txt")
+_TOKENIZERS = (
+    *("tokenizer.json", "tekken.json", "tokenizer.model", "spiece.model", "source.spm"),
+    "vocab.txt",
+)
 _RAW = {DType.F32: "F32", DType.F16: "F16", DType.BF16: "BF16"}
 
 
@@ -90,16 +94,16 @@ class CheckpointSource(TensorSource):
         self.raw, self._prepared = with_preparation({**checkpoint.config, **documents})
         raw = self.raw
         hf = with_defaults(architecture, raw, normalize(raw), reference)
-        if (pooling := pooling_type(checkpoint.folder)) is not None:
-            hf["pooling_type"] = pooling
+        self.behind = Behind(checkpoint, architecture.architecture)
+        if self.behind.pooling is not None:
+            hf["pooling_type"] = self.behind.pooling
         self.hf = Watched({**hf, "tensors:": checkpoint.arrays})
         _check_layers(checkpoint, self.hf)
         metadata, self.config = read_config(architecture, self.hf)
-        if pooling is not None:  # decoders do not declare it
-            key = f"{metadata['general.architecture']}.pooling_type"
-            metadata = {**metadata, key: metadata.get(key, pooling)}
         self._computed: dict[str, np.ndarray] = {}
+        self._latest: tuple[str, np.ndarray] | None = None  # see `rows`
         self._made = self._plan()
+        metadata = {**metadata, **self.behind.keys(metadata["general.architecture"])}
         self.unread_keys = self.unread_of(reference)
         self.report.unread_keys += self.unread_keys.values()
         if contents != "all":
@@ -175,12 +179,15 @@ class CheckpointSource(TensorSource):
         Raises:
             TokenizerError: the folder has no vocabulary, or its kind is unsupported.
         """
-        from .vocabulary import vocabulary
-
         if self.contents == "vision":
             return {}
         embedding = self.tensors.get("token_embd.weight")
         rows = None if embedding is None else embedding.shape[1]
+        return self.behind.with_templates(self._read_vocabulary(rows))
+
+    def _read_vocabulary(self, rows: int | None) -> dict[str, Any]:
+        from .vocabulary import vocabulary
+
         return vocabulary(self.checkpoint.folder, self.hf.config, self.pre, rows)
 
     def data(self, name: str) -> memoryview:
@@ -195,6 +202,29 @@ class CheckpointSource(TensorSource):
         t = self.tensors[name]
         weights = None if self._importance is None else self._importance.of(name, t.shape)
         return encode(values, t.dtype, name, weights).data.toreadonly()
+
+    def keeps_blocks(self, name: str) -> bool:
+        """Whether a tensor's blocks are the checkpoint's own, so that none of its numbers is
+        rounded."""
+        join = self._made[self.info(name).name].entry.join
+        return join is not None and join.dtype is not None
+
+    def computes(self, name: str) -> bool:
+        """Whether a tensor follows from the config alone."""
+        return isinstance(self._made[self.info(name).name].entry.join, Computed)
+
+    def rows(self, name: str, start: int, stop: int) -> np.ndarray:
+        """Rows of a tensor before it is rounded, float32 [stop - start, dim 0], contiguous. Those
+        that an operation makes are computed with the whole tensor, the latest of which is kept."""
+        made = self._made[self.info(name).name]
+        entry, width = made.entry, made.shape[-1] if made.shape else 1
+        if entry.join is None and entry.op is None:
+            part = self.checkpoint.rows(entry.sources[0], start, stop)
+            return np.ascontiguousarray(part, np.float32)
+        if self._latest is None or self._latest[0] != name:
+            self._latest = None  # two of the largest would be too many
+            self._latest = name, self._values(made)
+        return self._latest[1].reshape(-1, width)[start:stop]
 
     def mapped(self, file: int) -> memoryview | None:
         return self.checkpoint.mapped(file) if file < len(self.checkpoint.files) else None
@@ -236,6 +266,8 @@ class CheckpointSource(TensorSource):
         names = {name: i for i, name in enumerate(self.checkpoint.tensors)}
         fit = plan(self.architecture, self.config, names, self.contents != "all")
         self.report, entries = fit.report, fit.entries
+        tied = bool(self.hf.get("tie_word_embeddings"))
+        self.behind.plan(entries, self.report, tied, lambda: self._read_vocabulary(None))
         replace(self.report, unused=[]).check()
         self.unread = {n: self.report.nearest.get(n, "") for n in self.report.unused}
         entries.sort(key=lambda e: max((names[s] for s in e.sources), default=-1))

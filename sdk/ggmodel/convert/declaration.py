@@ -100,6 +100,12 @@ def plan(
     return CheckpointPlan(list(entries.values()), report, walk.pairs(fields))
 
 
+def planned(model: Model, names: Collection[str]) -> list[tuple[PlannedTensor, str]]:
+    """The tensors of a loaded model that are made of a checkpoint's tensors of these names, each
+    with the path of its field."""
+    return _Planner(model.config, set(names)).module(model, Slot(_Origin())).bound
+
+
 def pairs(model: Model, names: Collection[str]) -> list[Pair]:
     """The modules of a model that have a counterpart, in order of declaration.
 
@@ -174,7 +180,7 @@ class _Origin:
             names = self.names.field(tag.apart())
         return _Origin(names, self.location, self.location, tag, None, self.split)
 
-    def item(self, i: int, number: int) -> _Origin:
+    def item(self, i: int | None, number: int) -> _Origin:
         return replace(self, names=self.names.item(i, number), index=i)
 
     def alternates(self, plain: bool) -> Iterator[_Origin]:

@@ -123,7 +123,10 @@ def _notes(source: CheckpointSource, program: str | None) -> list[str]:
     projector = source.architecture.pairs.get(name, beside)
     return [
         f"llama.cpp computes something else from this file: {reason}"
-        for reason in differences(name, h, source.config, projector)
+        for reason in (
+            *differences(name, h, source.config, projector),
+            *source.behind.differences(),
+        )
     ]
 
 

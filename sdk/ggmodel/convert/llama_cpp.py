@@ -16,6 +16,8 @@ from ..tokenizer.vocabulary import PREFIX
 from .llama_cpp_tables import BY_DEPTH, FIXED, NEEDED, PROJECTORS, SURPLUS, Fixed
 
 T = TypeVar("T")
+# Tensors behind a model; see `convert.behind`.
+_BEHIND = ("dense_*.*", "norm_*.*", "sparse_linear.*", "colbert_linear.*")
 
 
 def _of(tables: Mapping[str, Sequence[T]], architecture: str, h: Any) -> Sequence[T]:
@@ -25,10 +27,11 @@ def _of(tables: Mapping[str, Sequence[T]], architecture: str, h: Any) -> Sequenc
 
 
 def knows(architecture: str) -> bool:
-    """Whether llama.cpp has an architecture of this name, as far as the gguf package can tell."""
+    """Whether llama.cpp has an architecture of this name: one with a table, as far as the gguf
+    package can tell another one."""
     from gguf.constants import MODEL_ARCH_NAMES
 
-    return architecture in MODEL_ARCH_NAMES.values()
+    return architecture in FIXED or architecture in MODEL_ARCH_NAMES.values()
 
 
 def refusals(
@@ -54,6 +57,8 @@ def refusals(
     surplus, needed = [*_of(SURPLUS, architecture, h)], [*_of(NEEDED, architecture, h)]
     for depth, pattern in _of(BY_DEPTH, architecture, h):
         (needed if h.layers >= depth else surplus).append(pattern)
+    if architecture != "gemma-embedding":  # which has two layers behind the pooling
+        surplus += _BEHIND
     for pattern in surplus:
         for name in [name for name in tensors if fnmatchcase(name, pattern)][:1]:
             yield f"it has no place for {name}"

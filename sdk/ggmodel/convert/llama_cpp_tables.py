@@ -85,6 +85,11 @@ _YARN = (
     _of_yarn("truncate", True),
     _without_effect("rope.scaling.dynamic_factor"),  # neither program computes with it
 )
+# The types of tokens are read with the vocabulary.
+_ENCODER = (
+    _without_effect("tokenizer.ggml.token_type_count"),
+    _fixed("classifier.per_token", False),
+)
 _SILU = (*_YARN, _fixed("hidden_activation", "silu", "swish"))
 _TANH = (*_YARN, _fixed("hidden_activation", "gelu_pytorch_tanh", "gelu_new", "gelu_fast"))
 _NO_WINDOW = (
@@ -144,6 +149,13 @@ _RELATIVE = (
 )
 
 FIXED: Mapping[str, Sequence[Fixed]] = {
+    **dict.fromkeys(
+        (
+            *("paddleocr", "qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe", "exaone-moe", "gpt-oss"),
+            *("granite", "glm4", "seed_oss", "ernie4_5", "hunyuan-dense", "olmo", "eurobert"),
+        ),
+        _SILU,
+    ),
     "t5": (*_RELATIVE, _fixed("logit_scale", None, 1.0)),
     "t5encoder": _RELATIVE,
     "llama": (*_SILU, Fixed("rope.dimension_count", lambda h: [h.head_dim], refused=True)),
@@ -194,7 +206,6 @@ FIXED: Mapping[str, Sequence[Fixed]] = {
         Fixed("attention.scale", lambda h: [h.head_dim**-0.5]),
         _without_effect("final_logit_softcapping"),  # there are no logits
     ),
-    "paddleocr": _SILU,
     "qwen2": (*_SILU, *_NO_WINDOW, _WIDE),
     "qwen2vl": (
         *_SILU,
@@ -204,10 +215,6 @@ FIXED: Mapping[str, Sequence[Fixed]] = {
     ),
     "qwen3": (*_QWEN3, _without_effect("expert_feed_forward_length")),
     "qwen3moe": _QWEN3,
-    "qwen3vl": _SILU,
-    "qwen3vlmoe": _SILU,
-    "qwen35": _SILU,
-    "qwen35moe": _SILU,
     "qwen2moe": (
         *_SILU,
         *_NO_WINDOW,
@@ -217,6 +224,12 @@ FIXED: Mapping[str, Sequence[Fixed]] = {
         _without_effect("expert_shared_count"),  # said by their width
     ),
     "phi3": (*_SILU, _fixed("attention.sliding_window", 0), _WIDE),
+    "phimoe": (
+        *_SILU,
+        _fixed("attention.sliding_window", 0),
+        _WIDE,
+        _fixed("expert_router_jitter", None, "weights by softmax, and RMS norms"),
+    ),
     "olmo2": (*_SILU, _WIDE),
     "olmoe": (
         *_SILU,
@@ -227,7 +240,6 @@ FIXED: Mapping[str, Sequence[Fixed]] = {
     ),
     "glm4moe": (*_SILU, _SHARED),
     "dots1": (*_SILU, *_NO_WINDOW, _SHARED, _ALL_HEADS),
-    "exaone-moe": _SILU,
     "afmoe": (
         *_SILU,
         _SHARED,
@@ -255,22 +267,16 @@ FIXED: Mapping[str, Sequence[Fixed]] = {
         _SHARED,
         _fixed("expert_group_best", 2, matters=lambda h: h.expert_groups > 1),
     ),
-    "gpt-oss": _SILU,
-    "granite": _SILU,
-    "glm4": _SILU,
     "smollm3": (
         *_SILU,
         Fixed("rope.layers", lambda h: [[(i + 1) % 4 != 0 for i in range(h.layers)]]),
     ),
-    "seed_oss": _SILU,
     "exaone4": (
         *_SILU,
         _WIDE,
         # It knows the one model with windows by its number of layers, and rotates all in others.
         Fixed("attention.sliding_window", lambda h: [h.window] if h.layers == 64 else [0, ""]),
     ),
-    "ernie4_5": _SILU,
-    "hunyuan-dense": _SILU,
     "hunyuan-moe": (*_SILU, *_ROUTER),
     "starcoder2": (*_TANH, _WIDE, _fixed("attention.sliding_window", 0)),
     "stablelm": (*_SILU, _without_effect("use_parallel_residual")),  # the tensors tell the same
@@ -278,7 +284,6 @@ FIXED: Mapping[str, Sequence[Fixed]] = {
     "gptneox": _TANH,
     "bloom": _TANH,
     "mpt": (*_TANH, Fixed("attention.scale", lambda h: [h.head_dim**-0.5])),
-    "olmo": _SILU,
     "apertus": _YARN,
     "cohere2": (*_SILU, _WIDE),
     "command-r": (*_SILU, _WIDE),
@@ -305,6 +310,23 @@ FIXED: Mapping[str, Sequence[Fixed]] = {
         *_SILU,
         _fixed("feed_forward_activation", "relu2"),
     ),
+    "nemotron_h_moe": (
+        *_SILU,
+        _fixed("feed_forward_activation", "relu2"),
+        Fixed(  # all of these layers have experts
+            "feed_forward_length",
+            lambda h: [[n and h.expert_ffn for n in h.each_ffn]],
+            refused=True,
+        ),
+    ),
+    "kimi-linear": (
+        *_SILU,
+        _SHARED,
+        _fixed("expert_weights_norm", True),
+        Fixed("attention.q_lora_rank", lambda h: [0], refused=True),
+        _without_effect("rope.scaling.yarn_log_multiplier"),  # nothing is rotated
+    ),
+    "laguna": (*_SILU, _fixed("router_logit_softcapping", 0.0)),
     "falcon-h1": (*_SILU, _without_effect("multipliers")),
     "granitehybrid": (
         *_SILU,
@@ -318,33 +340,43 @@ FIXED: Mapping[str, Sequence[Fixed]] = {
     ),
     "bert": (
         _fixed("hidden_activation", "gelu", "gelu_new", "gelu_pytorch_tanh"),
-        _without_effect("tokenizer.ggml.token_type_count"),  # read with the vocabulary
+        *_ENCODER,
         _fixed("classifier.activation", "tanh"),
     ),
     "modern-bert": (
         *_YARN,
         _fixed("classifier.activation", "gelu"),
-        _without_effect("tokenizer.ggml.token_type_count"),
+        *_ENCODER,
     ),
-    "eurobert": _SILU,
     "nomic-bert": (
         *_SILU,
-        _without_effect("tokenizer.ggml.token_type_count"),
+        *_ENCODER,
         _without_effect("classifier.activation"),  # no checkpoint of it has a head
     ),
     "jina-bert-v3": (
         *_YARN,
         _fixed("hidden_activation", "gelu", "gelu_new", "gelu_pytorch_tanh"),
-        _without_effect("tokenizer.ggml.token_type_count"),
+        *_ENCODER,
         _without_effect("classifier.activation"),  # no checkpoint of it has a head
     ),
 }
 """Architecture → the hyperparameters that llama.cpp does not take from its files, or not as they
 are meant."""
 
+_TILES = {"preproc_min_tiles": 2, "preproc_max_tiles": 10, "tile_size": 512, "tile_tolerance": 2.0}
 _HEARING = (_fixed("audio.hidden_activation", "gelu"), _fixed("mm.hidden_activation", "gelu"))
 PROJECTORS: Mapping[str, tuple[Sequence[Fixed], str]] = {
     "internvl": ((), "it adds to each patch of a picture the position before its own"),
+    "lfm2": (
+        (
+            _fixed("mm.hidden_activation", "gelu"),
+            _fixed("vision.image_min_tokens", 64),
+            _fixed("vision.image_max_tokens", 256),
+            *(_fixed(f"vision.{key}", value) for key, value in _TILES.items()),
+            _fixed("vision.thumbnail", True),
+        ),
+        "",
+    ),
     "llama4": ((), "it lays the rows of a tile column by column, and no tokens between tiles"),
     "qwen2a": (
         _HEARING,
@@ -373,15 +405,19 @@ _SSM = ("blk.*.ssm_in.bias", "blk.*.ssm_out.bias")
 _DENSE = tuple(f"blk.*.ffn_{part}.weight" for part in ("gate", "up", "down"))
 
 SURPLUS: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(
+        (
+            *("gemma3", "gemma-embedding", "qwen2", "qwen2vl", "glm4", "starcoder2", "gpt2", "mpt"),
+            *("gptneox", "bloom", "minimax-m2", "gpt-oss", "laguna", "eurobert", "nomic-bert"),
+            "jina-bert-v3",
+        ),
+        _FACTORS,
+    ),
     "llama4": _FACTORS[1:],
     "gemma2": (*_FACTORS, _BIAS, "output.weight"),
-    "gemma3": _FACTORS,
     "gemma3n": (*_FACTORS, _BIAS),
     "gemma4": (*_FACTORS[1:], _BIAS),
-    "gemma-embedding": _FACTORS,
     "paddleocr": (*_FACTORS, *_MLP_BIASES),
-    "qwen2": _FACTORS,
-    "qwen2vl": _FACTORS,
     "qwen2moe": (*_FACTORS, *_DENSE),
     "qwen3": (*_FACTORS, _BIAS),
     "qwen3moe": (*_FACTORS, _BIAS, *_DENSE),
@@ -390,30 +426,23 @@ SURPLUS: Mapping[str, Sequence[str]] = {
     "qwen35": (*_FACTORS, _BIAS),
     "qwen35moe": (*_FACTORS, _BIAS),
     "phi3": _FACTORS[:1],
+    "phimoe": _FACTORS[:1],
     "olmo2": (*_FACTORS, _BIAS),
-    "glm4": _FACTORS,
     "smollm3": (*_FACTORS, _BIAS, *_MLP_BIASES),
     "seed_oss": (*_FACTORS, _BIAS, *_MLP_BIASES),
     "exaone4": _FACTORS[1:],
     "ernie4_5": (*_FACTORS, *_MLP_BIASES),
     "hunyuan-dense": (*_FACTORS, _BIAS),
     "hunyuan-moe": (*_FACTORS, _BIAS),
-    "starcoder2": _FACTORS,
     "stablelm": _FACTORS,
-    "gpt2": _FACTORS,
-    "gptneox": _FACTORS,
-    "bloom": _FACTORS,
-    "mpt": _FACTORS,
     "olmo": (*_FACTORS, _BIAS),
     "olmoe": (*_FACTORS, _BIAS),
     "glm4moe": (*_FACTORS, _BIAS),
     "dots1": (*_FACTORS, _BIAS),
     "exaone-moe": _FACTORS[1:],
     "afmoe": (*_FACTORS, _BIAS),
-    "minimax-m2": _FACTORS,
     "ernie4_5-moe": (*_FACTORS, "output.bias", *_MLP_BIASES),
     "deepseek2": (*_FACTORS, _BIAS, "blk.*.attn_q_a.bias", "blk.*.attn_kv_a_mqa.bias"),
-    "gpt-oss": _FACTORS,
     "cohere2": (*_FACTORS, _BIAS, "output.weight"),
     "command-r": (*_FACTORS, _BIAS, "output.weight"),
     "lfm2": (*_FACTORS, *_SHORTCONV),
@@ -423,6 +452,11 @@ SURPLUS: Mapping[str, Sequence[str]] = {
     "jamba": (*_FACTORS, *_SSM, _BIAS),
     "qwen3next": (*_FACTORS, _BIAS, *_DENSE),
     "nemotron_h": (*_FACTORS, *_SSM),
+    "nemotron_h_moe": (
+        *_FACTORS,
+        *_SSM,
+        *(f"blk.*.ffn_{p}.bias" for p in ("up_shexp", "down_shexp", "latent_down", "latent_up")),
+    ),
     "falcon-h1": (*_FACTORS[1:], *_SSM),
     "granitehybrid": (*_FACTORS[1:], *_SSM),
     "modern-bert": (
@@ -431,9 +465,6 @@ SURPLUS: Mapping[str, Sequence[str]] = {
         *(f"blk.*.{part}.bias" for part in ("attn_qkv", "ffn_up", "ffn_down", "attn_norm")),
         *(f"{part}.bias" for part in ("cls", "cls.norm", "output_norm", "token_embd_norm")),
     ),
-    "eurobert": _FACTORS,
-    "nomic-bert": _FACTORS,
-    "jina-bert-v3": _FACTORS,
 }
 """Architecture → tensors that llama.cpp has no place for: it refuses a file with one."""
 
@@ -443,6 +474,7 @@ NEEDED: Mapping[str, Sequence[str]] = {
     "mamba": ("blk.*.ssm_conv1d.bias",),
     "mamba2": ("blk.*.ssm_conv1d.bias",),
     "apertus": ("output.weight",),
+    "phimoe": ("output.weight", "output.bias", _BIAS),
     "starcoder2": (_BIAS, *_MLP_BIASES[1:]),
     "stablelm": ("output.weight",),
     "gptneox": ("output.weight", "blk.*.attn_qkv.bias", _BIAS),

@@ -1,4 +1,4 @@
-"""Metadata of converted files: `general.*`, the pooling, the projector file (mmproj).
+"""Metadata of converted files: `general.*`, the projector file (mmproj).
 
 The second file's metadata follows from the declaration: a tensor has the second name of its
 field, a hyperparameter the alternate key that begins with "clip."; `Model.clip` has further
@@ -23,42 +23,6 @@ from ..model import Model, config_class
 from ..model.config import key_fields
 from ..reading import decoded, read_file, read_json, too_large
 from .tensor_types import RECIPES, Recipe
-
-# Key that is true in 1_Pooling/config.json → number in GGUF.
-_MODES = {
-    "pooling_mode_mean_tokens": 1,
-    "pooling_mode_cls_token": 2,
-    "pooling_mode_lasttoken": 3,
-}
-_NAMES = {"mean": 1, "cls": 2, "lasttoken": 3}  # values of `pooling_mode`, in newer files
-
-
-def pooling_type(folder: Path) -> int | None:
-    """`pooling_type` of a checkpoint; None without a pooling module.
-
-    Raises:
-        FormatError: its config is no JSON object.
-        Unsupported: another pooling than by mean, cls or last token, several, or of a part.
-    """
-    files = sorted(folder.glob("*_Pooling/config.json"))
-    if not files or not (folder / "modules.json").is_file():
-        return None
-    config = read_json(files[0])
-    modes = [key for key, on in config.items() if on and key.startswith("pooling_mode_")]
-    named = [str(config["pooling_mode"])] if "pooling_mode" in config else []
-    number = (_MODES | _NAMES).get((modes + named)[0]) if len(modes + named) == 1 else None
-    if number is None:
-        raise Unsupported(
-            f"{files[0]}: pooling by {' and '.join(modes + named) or 'nothing'} is unsupported; "
-            f"supported is one of {', '.join(_MODES)}"
-        )
-    if not config.get("include_prompt", True):
-        raise Unsupported(
-            f"{files[0]}: include_prompt false is unsupported: a text's prompt is pooled with it; "
-            "remove the key if no text has one"
-        )
-    return number
-
 
 _KEYS = ("vision.", "audio.", "mm.")
 

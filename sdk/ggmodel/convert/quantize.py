@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -149,13 +149,44 @@ def quantize(
     candidates = [Candidate(t.name, t.shape, t.dtype) for t in source.tensors.values()]
     matrix = None if imatrix is None else ImportanceMatrix.read(imatrix)
     chosen = choose(recipe, source.metadata, candidates, matrix and matrix.entries)
-    for name, dtype in chosen.items():
+    check_requantized(source, chosen, allow_requantize)
+    made_by = {"general.file_type": recipe.file_type}
+    write_quantized(source, path, chosen, matrix, made_by, force=force, progress=progress)
+
+
+def check_requantized(source: TensorSource, types: Mapping[str, DType], allowed: bool) -> None:
+    """Raises `ConfigError` if a tensor that is quantised would be quantised again, unless that is
+    allowed."""
+    for name, dtype in types.items():
         old = source.tensors[name].dtype
-        if old.is_quantized and old is not dtype and not allow_requantize:
+        if old.is_quantized and old is not dtype and not allowed:
             raise ConfigError(
                 f"{source.name}: {name} is {old} already; quantise the F16, BF16 or F32 file, or "
                 "accept the loss with --allow-requantize (allow_requantize=True)"
             )
+
+
+def write_quantized(
+    source: TensorSource,
+    path: str | Path,
+    types: Mapping[str, DType],
+    matrix: ImportanceMatrix | None,
+    made_by: Mapping[str, Any],
+    *,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> None:
+    """Writes a file with other types.
+
+    Args:
+        types: tensor → type, for all tensors, in the order of the file.
+        matrix: importance of the tensors' inputs, if known.
+        made_by: metadata on how the file was made.
+
+    Raises:
+        TensorError, Unsupported: a tensor cannot be of that type, or not without importance.
+        WriteError: the file cannot be written.
+    """
 
     def data(t: TensorInfo) -> memoryview:
         old = source.tensors[t.name]
@@ -165,18 +196,22 @@ def quantize(
         importance = None if matrix is None else matrix.of(t.name, old.shape)
         return encode(values.reshape(-1, old.shape[0]), t.dtype, t.name, importance).data
 
-    metadata = {k: v for k, v in typed(source).items() if k not in _REPLACED}
+    metadata = {k: v for k, v in typed(source).items() if not k.startswith(_REPLACED)}
     metadata["general.quantization_version"] = QUANTIZATION_VERSION
-    metadata["general.file_type"] = recipe.file_type
+    metadata |= made_by
     if matrix is not None:
         metadata |= matrix.metadata()
-    infos = [info(name, source.tensors[name].shape, dtype) for name, dtype in chosen.items()]
+    infos = [info(name, source.tensors[name].shape, dtype) for name, dtype in types.items()]
     write_gguf(path, metadata, infos, data, source.release, force=force, progress=progress)
 
 
-_REPLACED = frozenset(
-    "general.quantization_version general.file_type "
-    "split.no split.count split.tensors.count".split()
+_REPLACED = (
+    "general.quantization_version",
+    "general.file_type",
+    "split.no",
+    "split.count",
+    "split.tensors.count",
+    "ggmodel.mixture.",  # of another file
 )
 
 

@@ -85,12 +85,20 @@ def split_tiles(pixels: NDArray[Any], rows: int, columns: int) -> NDArray[Any]:
     return np.ascontiguousarray(tiles.reshape(rows * columns, *tiles.shape[2:]))
 
 
-def smart_size(size: Size, unit: int, least: int, most: int, original: Size | None = None) -> Size:
+def smart_size(
+    size: Size,
+    unit: int,
+    least: int,
+    most: int,
+    original: Size | None = None,
+    smallest: int = 0,
+) -> Size:
     """The size of about the same proportions, in multiples of `unit`, with at least `least` and at
     most `most` pixels, as Qwen2-VL's processor computes it.
 
     Args:
         original: the size of the picture in messages, where `size` was computed of it.
+        smallest: the least side before the bounds of pixels count.
 
     Raises:
         ConfigError: there are no such numbers of pixels.
@@ -105,7 +113,7 @@ def smart_size(size: Size, unit: int, least: int, most: int, original: Size | No
         raise ImageError(
             f"an image of {across} × {down} pixels is more than 200 times as long as wide; crop it"
         )
-    sides = [round(n / unit) * unit for n in size]
+    sides = [max(smallest, round(n / unit) * unit) for n in size]
     if sides[0] * sides[1] > most:
         shrink = math.sqrt(width * height / most)
         sides = [max(unit, math.floor(n / shrink / unit) * unit) for n in size]

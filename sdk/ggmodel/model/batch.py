@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,6 +17,31 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 L = TypeVar("L")
+
+
+@dataclass(eq=False)
+class Adapted:
+    """The rows of a step that an adapter changes.
+
+    Attributes:
+        adapter: of the engine's; steps with the same one share graphs.
+        strengths: float32 [n], of its change; 0 for tokens that it leaves alone.
+    """
+
+    adapter: Any
+    strengths: np.ndarray
+
+    def key(self, outputs: np.ndarray) -> tuple[Hashable, ...]:
+        """The adapter, and `layout` of all rows and of those of the outputs: graphs depend on
+        these."""
+        return self.adapter, *map(self.layout, (self.strengths, self.strengths[outputs]))
+
+    @staticmethod
+    def layout(strengths: np.ndarray) -> int:
+        """The number of rows that are changed; −1 for all of them, by one strength."""
+        if not len(strengths) or (strengths != strengths[0]).any():
+            return int(np.count_nonzero(strengths))
+        return -1 if strengths[0] else 0
 
 
 @dataclass
@@ -37,6 +62,10 @@ class Step:
         segments: int32 [n], the text of a pair that each token belongs to, 0 or 1; None is 0
             everywhere.
         begun: the computation has begun, and has overwritten its cells.
+        adapted: the rows that adapters change.
+        tentative: sequences whose latest tokens may be taken back after the step: a cache that
+            cannot remove them one by one remembers where they began.
+        probes: captures and patches of requests, each with its rows.
     """
 
     tokens: np.ndarray
@@ -49,6 +78,9 @@ class Step:
     components: np.ndarray | None = field(default=None, kw_only=True)
     segments: np.ndarray | None = field(default=None, kw_only=True)
     begun: bool = field(default=False, kw_only=True)
+    adapted: tuple[Adapted, ...] = field(default=(), kw_only=True)
+    tentative: frozenset[int] = field(default=frozenset(), kw_only=True)
+    probes: tuple[Any, ...] = field(default=(), kw_only=True)
 
     @classmethod
     def blank(cls, n: int, outputs: int, components: int = 0, **attributes: Any) -> Self:
@@ -72,6 +104,17 @@ class Step:
             widths = max((span.embedding.widths for span in self.spans), key=len)
             embedded = rows, self.spans[0].embedding.width, *widths
         return len(self.tokens), len(self.outputs), embedded
+
+    @property
+    def adapted_key(self) -> tuple[Hashable, ...]:
+        """Equal for steps whose graphs have the same changes by adapters."""
+        return tuple(one.key(self.outputs) for one in self.adapted)
+
+    def adapt(self, adapters: Sequence[tuple[Any, float]]) -> Self:
+        """Has adapters change all rows, each by its strength; the step itself."""
+        ones = np.ones(len(self.tokens), np.float32)
+        self.adapted = tuple(Adapted(one, ones * strength) for one, strength in adapters)
+        return self
 
     def compute_images(self) -> None:
         """Computes the items of all spans that have not been."""
@@ -112,6 +155,7 @@ class Batch:
         states: F32 [width, outputs], the hidden states of `outputs`, once they are recorded.
         multimodal: F32 [width, rows], the rows of the images and other items that belong to inputs
             of this batch, one item after the other; None without any.
+        whole: the last layer computes all rows, too: somebody looks at them.
     """
 
     def __init__(
@@ -127,6 +171,7 @@ class Batch:
         self.size, self.n_outputs = size, n_outputs
         self.cache = [cache[layer] for layer in sorted(cache)]
         self.states: Tensor | None = None
+        self.whole = False
         self._rows, width, *self._widths = embedded
         self._filled: Tensor | None = None
         self.multimodal: Tensor | None = None
@@ -144,7 +189,7 @@ class Batch:
 
     def through(self, layers: Sequence[L]) -> Iterator[tuple[L, Any, Tensor | None]]:
         """Each layer, its memory, and the rows to keep after its attention: `outputs` in the last
-        layer, None (all rows) before.
+        layer, unless the batch is `whole`, None (all rows) before.
 
         Raises:
             TensorError: another number of layers than `caches` declared.
@@ -153,7 +198,7 @@ class Batch:
             raise TensorError(f"{len(layers)} layers, but caches() declared {len(self.cache)}")
         last = len(layers) - 1
         for i, (layer, cache) in enumerate(zip(layers, self.cache, strict=True)):
-            yield layer, cache, self.outputs if i == last else None
+            yield layer, cache, self.outputs if i == last and not self.whole else None
 
     def merge_embeddings(self, x: Tensor) -> Tensor:
         """Replaces rows of x F32 [width, n], which an op has computed, by those of images and

@@ -22,7 +22,7 @@ The life of a step in a cache:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -193,6 +193,44 @@ class Size:
     max_batch: int
 
 
+@dataclass(frozen=True)
+class Saved:
+    """A copy of positions of a sequence, see `Cache.save`.
+
+    Attributes:
+        length: the position behind the last one.
+        parts: for each cache that shares in the sequence its arrays, all of an equal first
+            dimension: those of neighbouring positions are joined by `of`. None if it holds too
+            little of these positions to go on from them.
+    """
+
+    length: int
+    parts: Sequence[Sequence[np.ndarray] | None]
+
+    @property
+    def nbytes(self) -> int:
+        """Its size in the host's memory."""
+        return sum(array.nbytes for part in self.parts for array in part or ())
+
+    @property
+    def complete(self) -> bool:
+        """Whether every part is there."""
+        return all(part is not None for part in self.parts)
+
+    @classmethod
+    def of(cls, length: int, pieces: Sequence[Sequence[Sequence[np.ndarray]]]) -> Saved:
+        """A copy joined of pieces, for each part those of its neighbouring positions in order.
+
+        Raises:
+            ValueError: the pieces of a part do not fit each other.
+        """
+
+        def joined(column: Sequence[np.ndarray]) -> np.ndarray:
+            return np.concatenate(column) if len(column) > 1 else column[0]
+
+        return cls(length, [[joined(c) for c in zip(*each, strict=True)] for each in pieces])
+
+
 class CacheSpec(ABC):
     """The memory of one layer, as data: an entry of `Model.caches()`.
 
@@ -313,6 +351,25 @@ class Cache(ABC):
     @abstractmethod
     def copy_prefix(self, source: int, target: int, n: int) -> None:
         """Makes positions 0 to n of `source` the whole of `target`; nothing is computed."""
+
+    def save(self, sequence: int, begin: int = 0, end: int | None = None) -> Saved | None:
+        """A copy of positions begin to end (None: all that there are) of a sequence, in the host's
+        memory, for `restore`; None if this kind of cache cannot give it away."""
+        del sequence, begin, end
+
+    def restore(self, sequence: int, saved: Saved) -> None:
+        """Makes what was saved from position 0 on, of any sequence, the whole of this one: the same
+        bits. Positions that nothing later sees may be left out, see `needs_from`.
+
+        Raises:
+            KvCacheFull: there is no room; the sequence is empty then.
+        """
+        raise NotImplementedError  # where `save` gives something
+
+    def needs_from(self, length: int) -> Sequence[int]:
+        """For each part of `Saved` the first position that going on at `length` needs."""
+        del length
+        return (0,)
 
     def check_remove(self, sequence: int, begin: int, end: int | None) -> None:
         """Raises the error with which `remove` would refuse; changes nothing."""

@@ -44,6 +44,8 @@ class Config:
 
     Attributes:
         loaded_context: positions of a sequence in the loaded model; 0 outside of loaded models.
+        drafts: the fields of a head that drafts (`mtp`) are filled; False in models that are loaded
+            without.
         fixed: key of a Hugging Face config that no field reads → its only supported value, a
             function of the config that gives it, or `...` if all values mean the same. Keys of
             the classes that it inherits from stay.
@@ -52,6 +54,7 @@ class Config:
     """
 
     loaded_context = 0
+    drafts = True
     fixed: ClassVar[Mapping[str, Any]] = {}
     unread: ClassVar[tuple[str, ...]] = ()
 

@@ -249,7 +249,9 @@ class Model(Module):
     def states(self, ctx: Context, batch: Batch) -> Tensor:
         """`hidden`, its result checked; recorded once a batch."""
         if batch.states is None:
-            batch.states = self._run("hidden", batch.outputs.dim(0), ctx, batch)
+            rows = batch.size if batch.whole else batch.outputs.dim(0)
+            states = self._run("hidden", rows, ctx, batch)
+            batch.states = states.rows(batch.outputs) if batch.whole else states
         return batch.states
 
     def embeddings(self, ctx: Context, pooled: Tensor) -> Tensor:

@@ -89,7 +89,8 @@ def gguf(
             float32 array of the reversed shape, or None for nothing. The name must be absolute.
             Such a tensor is a weight like any other, and never written.
         numbers: the config attribute with the numbers of a list's items in files, where they are
-            not 0, 1, …; in checkpoints items count from 0. It says the length, too.
+            not 0, 1, …; in checkpoints items count from 0. It says the length, too. A field that
+            is no list takes the only number, and stays None where there is none.
 
     Raises:
         ConfigError: a default for a name that is not absolute.
@@ -199,8 +200,9 @@ class Names:
         joined = tuple(join(c, n) for c in self.candidates for n in names)
         return Names(joined, tag.prefix, tag.suffix)
 
-    def item(self, i: int, number: int) -> Names:
-        """The names of item i of this list, which has that number in files."""
+    def item(self, i: int | None, number: int) -> Names:
+        """The names of item i of this list, which has that number in files. None: of this module,
+        which has that number in files alone."""
         names = tuple(join(c, str(number)) for c in self.candidates)
         return Names(names, self.prefix, self.suffix)
 

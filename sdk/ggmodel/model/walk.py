@@ -32,7 +32,7 @@ class Naming(Protocol):
     single candidates, the preferred one first; `plain` ones are of a tensor, not of a module."""
 
     def field(self, tag: TensorField) -> Self: ...
-    def item(self, i: int, number: int) -> Self: ...
+    def item(self, i: int | None, number: int) -> Self: ...
     def alternates(self, plain: bool) -> Iterable[Self]: ...
 
 
@@ -175,7 +175,12 @@ class Walk(ABC, Generic[N]):
             if shape is None and slot.shape is not None and name in module.dims:
                 shape = _dims_of(module, name, slot.shape, slot.path)
             inner = Slot(names.field(tag), path, name, kind, kind.optional, shape, preset)
-            value, outcome = self._list(inner, tag) if kind.many else self._choose(inner)
+            if kind.many:
+                value, outcome = self._list(inner, tag)
+            elif tag.numbers is not None:
+                value, outcome = self._numbered(inner, tag.numbers)
+            else:
+                value, outcome = self._choose(inner)
             outcome.values.append((module, name, value))
             whole.add(outcome, tag.root)
         return whole
@@ -203,6 +208,13 @@ class Walk(ABC, Generic[N]):
         if slot.optional and not whole.own and (whole.declared or not items):
             return None, Outcome(declared=whole.declared)
         return items, whole
+
+    def _numbered(self, slot: Slot[N], numbers: str) -> tuple[Any, Outcome[N]]:
+        """A field that has a number in files, the only one of a config's attribute, or None."""
+        listed = list(getattr(self.config, numbers))
+        if not listed:
+            return None, Outcome()
+        return self._choose(replace(slot, names=slot.names.item(None, listed[0])))
 
     def _blanks(self, tag: TensorField, path: str) -> list[None]:
         if tag.numbers is not None:

@@ -41,6 +41,7 @@ from .layers import (
     check_activation,
     unless,
 )
+from .next_token import NextToken
 from .rope import (
     Rope,
     RopeConfig,
@@ -49,6 +50,7 @@ from .rope import (
     partial_rope,
     rope_sections,
     scaling_factor,
+    scaling_kind,
     yarn_magnitude,
 )
 
@@ -83,7 +85,6 @@ if TYPE_CHECKING:
         Encoder,
         EncoderAttention,
         EncoderConfig,
-        EncoderHead,
         EncoderMLP,
         EncoderText,
         FusedEncoderAttention,
@@ -103,9 +104,11 @@ if TYPE_CHECKING:
         SharedExpertsConfig,
         choose_experts,
         selection_bias,
+        sparse_mixer,
         stacked,
         sum_experts,
     )
+    from .heads import DecoderHead, EncoderHead, head_labels, head_pooling
     from .latent import LatentAttention, LatentConfig
     from .layernorm import LayerNormConfig, LayerNormDecoder, LayerNormLayer
     from .recurrent import (
@@ -185,6 +188,7 @@ __all__ = [
     "Conv2D",
     "Decoder",
     "DecoderConfig",
+    "DecoderHead",
     "DeltaNet",
     "DeltaNetConfig",
     "DraftingConfig",
@@ -227,6 +231,7 @@ __all__ = [
     "Mamba2Config",
     "MambaConfig",
     "MixerLayer",
+    "NextToken",
     "NormedAttention",
     "PatchEmbedding",
     "PerLayerEmbedding",
@@ -268,6 +273,8 @@ __all__ = [
     "delta_rule",
     "distances",
     "grid_positions",
+    "head_labels",
+    "head_pooling",
     "image_mean",
     "image_std",
     "in_pairs",
@@ -283,12 +290,14 @@ __all__ = [
     "resample",
     "rope_sections",
     "scaling_factor",
+    "scaling_kind",
     "selection_bias",
     "selective_scan",
     "short_conv",
     "sliding_layers",
     "sliding_window",
     "softcap",
+    "sparse_mixer",
     "stacked",
     "sum_experts",
     "unless",
@@ -307,8 +316,9 @@ _find, __dir__ = lazily(
     {
         "audio": "AUDIO_HOP AUDIO_RATE AudioConfig AudioEncoder AudioLayer "
         "AudioModel ColumnAudioEncoder audio_kv whisper_features",
-        "encoder": "Encoder EncoderAttention EncoderConfig EncoderHead EncoderMLP EncoderText "
+        "encoder": "Encoder EncoderAttention EncoderConfig EncoderMLP EncoderText "
         "FusedEncoderAttention FusedEncoderMLP PostNormLayer distances position_table",
+        "heads": "DecoderHead EncoderHead head_labels head_pooling",
         "encoder_decoder": "EncoderDecoder",
         "delta_net": "DeltaNet DeltaNetConfig TileHeads delta_rule",
         "conformer": "CONFORMER_EPS MOST_NEARBY ConformerConv "
@@ -317,7 +327,7 @@ _find, __dir__ = lazily(
         "MambaConfig MixerLayer recurrent_layers selective_scan short_conv",
         "layernorm": "LayerNormConfig LayerNormDecoder LayerNormLayer",
         "experts": "SIGMOID SOFTMAX ExpertLinear ExpertsConfig GatedExperts SharedExpert "
-        "SharedExpertsConfig choose_experts selection_bias stacked sum_experts",
+        "SharedExpertsConfig choose_experts selection_bias sparse_mixer stacked sum_experts",
         "latent": "LatentAttention LatentConfig",
         "relative": "FARTHEST RelativeAttention RelativeBias RelativeConfig RelativeEncoder "
         "RelativeLayer RelativeMLP relative_buckets",

@@ -150,6 +150,7 @@ class DecoderConfig(RopeConfig):
     embedding_scale: Any = property(lambda h: 1.0)
     residual_scale: Any = property(lambda h: 1.0)
     logit_scale: Any = property(lambda h: 1.0)
+    twice_width = property(lambda h: 2 * h.width)
     q_width = property(lambda h: h.heads * h.head_dim)
     k_width = property(lambda h: h.kv_heads * h.head_dim)
     v_width = property(lambda h: h.kv_heads * h.value_dim)

@@ -165,7 +165,8 @@ class DeltaNet(Module):
         return self.out((y * gate.reshape(*y.shape).silu()).reshape(h.inner, -1))
 
     def remember(self, part: Part, x: Tensor, decay: Tensor, beta: Tensor) -> Tensor:
-        """Queries, keys and values x [channels, n, sequences] → [inner, n, sequences]."""
+        """Queries, keys and values x [channels, n, sequences], decay [values or key_width, n,
+        sequences] and beta [values, n, sequences] → [inner, n, sequences]."""
         h, shape = self.config, (part.n, part.sequences)
         x = activate(h.activation, short_conv(part, x, self.taps))
         q, k, v = x.chunk_sections(0, h.key_width, h.key_width, h.inner)
@@ -179,7 +180,7 @@ class DeltaNet(Module):
         if not h.tiled:
             q, k = (self._repeated(s) for s in (q, k))
         v = v.contiguous(h.value_state, h.values, *shape)
-        decay, beta = (s.reshape(1, h.values, *shape) for s in (decay, beta))
+        decay, beta = (s.reshape(s.dim(0) // h.values, h.values, *shape) for s in (decay, beta))
         return delta_rule(part, q, k, v, decay, beta).reshape(h.inner, *shape)
 
     def _repeated(self, x: Tensor) -> Tensor:

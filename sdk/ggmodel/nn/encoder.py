@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,39 +15,8 @@ from ..model.model import Model
 from ..model.module import Module, gguf, kv
 from ..model.operations import LastRows
 from .decoder import attention, keep_rows
+from .heads import EncoderHead, head_activation, head_labels, head_per_token, head_pooling
 from .layers import Embedding, LayerNorm, Linear, activate, activation, check_activation
-
-RANK = 4  # the value of `pooling_type` of a model with a head for whole texts
-_HEAD = "ForSequenceClassification"
-# Classes of transformers whose heads have another activation than tanh.
-_ACTIVATIONS = {"DistilBert": "relu", "Electra": "gelu"}
-
-
-def _head_of(hf: Mapping[str, Any]) -> str:
-    """The first class of a config that is one with a head, without the end of its name; or ""."""
-    names = [str(n) for n in hf.get("architectures") or () if str(n).endswith(_HEAD)]
-    return names[0].removesuffix(_HEAD) if names else ""
-
-
-def head_labels(hf: Mapping[str, Any]) -> list[str] | None:
-    """For `kv(hf=…)`: the labels of a checkpoint's head in order of its rows, from `id2label`; None
-    for a checkpoint without a head for whole texts."""
-    if not _head_of(hf):
-        return None
-    named, count = hf.get("id2label"), hf.get("num_labels")
-    if not isinstance(named, Mapping):
-        return [f"LABEL_{i}" for i in range(count if isinstance(count, int) else 2)]
-    return [str(named[i]) for i in sorted(named, key=int)]
-
-
-def head_pooling(hf: Mapping[str, Any]) -> int | None:
-    """For `kv(hf=…)`: the `pooling_type` of a checkpoint with a head; None for others."""
-    return RANK if _head_of(hf) else None
-
-
-def head_activation(hf: Mapping[str, Any]) -> str | None:
-    """For `kv(hf=…)`: the activation of a checkpoint's head where it is not tanh."""
-    return hf.get("classifier_activation") or _ACTIVATIONS.get(_head_of(hf))
 
 
 class EncoderConfig(Config):
@@ -56,7 +24,8 @@ class EncoderConfig(Config):
     a subclass redeclares those that differ.
 
     Attributes:
-        labels: of the head for whole texts, in order of its results.
+        labels: of the head, in order of its results.
+        per_token: the head labels tokens, not whole texts.
         head_pools: how its input is pooled, a number as of `pooling_type`.
     """
 
@@ -77,6 +46,7 @@ class EncoderConfig(Config):
     pooling: int | None = kv("pooling_type", hf=("pooling_type", head_pooling))
     types: int = kv("tokenizer.ggml.token_type_count", hf="type_vocab_size", default=2)
     labels: list | None = kv("classifier.output_labels", hf=head_labels)
+    per_token: bool = kv("classifier.per_token", hf=head_per_token, default=False)
     head_pools: int = kv("classifier.pooling_type", hf=lambda hf: None, default=2)
     head_act: str = kv("classifier.activation", hf=head_activation, default="tanh")
     head_dim = property(lambda h: h.width // h.heads)
@@ -204,35 +174,6 @@ class PostNormLayer(Module):
         x, y = keep_rows(outputs, x, self.attn(x, batch, cache, *more))
         x = self.attn_norm(x + y)
         return self.norm(x + self.ffn(x))
-
-
-class EncoderHead(Module):
-    """The head for whole texts: out(norm(activation(dense(x)))). Reads the config's `width` and
-    `head_act`."""
-
-    config: Any
-    # Absolute, so that it makes no head alone: BERT's pooler is there without one, too.
-    dense: Linear | None = gguf(
-        "cls",
-        hf=("classifier.dense", "pre_classifier", "bert.pooler.dense", "head.dense"),
-        shape=("width", "width"),
-        root=True,
-    )
-    norm: LayerNorm | None = gguf("cls.norm", hf="head.norm", shape=("width",))
-    out: Linear = gguf(
-        "cls.output", hf=("classifier.out_proj", "classifier"), shape=("width", None)
-    )
-
-    @property
-    def labels(self) -> int:
-        """Their number."""
-        return self.out.weight.dim(1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Pooled hidden states [width, texts] → [labels, texts], before a softmax or a sigmoid."""
-        if self.dense is not None:
-            x = activate(self.config.head_act, self.dense(x))
-        return self.out(x if self.norm is None else self.norm(x))
 
 
 def distances(step: Step) -> np.ndarray:

@@ -110,6 +110,35 @@ def _of_best_groups(choice: Tensor, groups: int, used: int, best: int) -> Tensor
     return (each - below).reshape(experts, n)
 
 
+def sparse_mixer(scores: Tensor, used: int, tolerance: float) -> tuple[Tensor, Tensor]:
+    """The experts with the highest scores, each weighted among those left over: its share of a
+    softmax over all that come near to it (SparseMixer, arXiv 2409.12136, without its sampling).
+
+    Args:
+        scores: router outputs F32 [experts, n].
+        tolerance: an expert with score s is near to the best, with m, if
+            m − s ≤ tolerance · max(|s|, m).
+
+    Returns:
+        ids I32 [used, n] and weights F32 [1, used, n].
+    """
+    experts, n = scores.dim(0), scores.dim(1)
+    order = scores.top_k(experts)
+    ranked = scores.reshape(1, experts, n).rows(order).reshape(experts, n)
+    weights: Tensor | None = None
+    for i in range(used):
+        left = ranked.slice(0, i, experts).contiguous()
+        best = left.slice(0, 0, 1).contiguous()
+        size = left.relu() + left.neg().relu()
+        bound = (size - best).relu() + best
+        far = (left.neg() + best - bound.scale(tolerance)).relu().scale(_FAR)
+        share = (left - far).softmax().slice(0, 0, 1).contiguous()
+        weights = share if weights is None else weights.concat(share, 0)
+    if weights is None:
+        raise ConfigError("a token uses no expert; expert_used_count must be 1 or more")
+    return scores.top_k(used), weights.reshape(1, used, n)
+
+
 def sum_experts(y: Tensor) -> Tensor:
     """y [width, used, n], already weighted, summed over the experts used → [width, n]."""
     total = y.slice(1, 0, 1)

@@ -65,6 +65,7 @@ class LatentConfig(DecoderConfig):
         hf=_magnitude,
         default=lambda h: 1.0 if h.yarn_log else None,
     )
+    latent_eps: Any = property(lambda h: _EPS)  # of norms of latents
     plain_dim = property(lambda h: h.query_dim - h.rope_dims)
     q_width = property(lambda h: h.heads * h.query_dim)
     out_width = property(lambda h: h.heads * h.out_dim)
@@ -99,7 +100,7 @@ class LatentQueries(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [width, n] → [q_width, n]."""
-        return self.out(self.norm(self.into(x), _EPS))
+        return self.out(self.norm(self.into(x), self.config.latent_eps))
 
 
 class LatentAttention(Module):
@@ -123,9 +124,10 @@ class LatentAttention(Module):
         q = self.q(x).reshape(h.query_dim, h.heads, -1)
         q, q_rope = q.chunk_sections(0, h.plain_dim, h.rope_dims)
         latent, k_rope = self.kv_a(x).chunk_sections(0, h.rank, h.rope_dims)
-        latent = self.kv_norm(latent, _EPS).reshape(h.rank, 1, -1)
+        latent = self.kv_norm(latent, h.latent_eps).reshape(h.rank, 1, -1)
         k_rope = k_rope.contiguous(h.rope_dims, 1, -1)
         q = self.k_b.mulmat(q.permute(0, 2, 1)).permute(0, 2, 1)
-        q = cache.rotate(q_rope, positions).concat(q, 0)
-        k = cache.rotate(k_rope, positions).concat(latent, 0)
+        if cache.rope is not None:
+            q_rope, k_rope = cache.rotate(q_rope, positions), cache.rotate(k_rope, positions)
+        q, k = q_rope.concat(q, 0), k_rope.concat(latent, 0)
         return self.out(attention(q, k, latent, cache, scale=h.scale, vmla=self.v_b))

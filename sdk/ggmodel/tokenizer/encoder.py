@@ -325,6 +325,18 @@ class Encoder:
 
         return [list(ids(text)) for text in texts]
 
+    def spans(self, text: str) -> list[tuple[int, int, int]]:
+        """The ids of a text, whose spaces are spelled as in the vocabulary, each with its place in
+        characters: (id, start, end)."""
+        need_room(_A_CHARACTER * len(text), "the tokens of a text")
+        encoder, found, at = self._encoder_for([text]), list[tuple[int, int, int]](), 0
+        for part in cut(text, self._splits):
+            encoded = encoder.encode(part, add_special_tokens=False)
+            places = zip(encoded.ids, encoded.offsets, strict=True)
+            found += [(id, at + start, at + end) for id, (start, end) in places]
+            at += len(part)
+        return found
+
     def _encoder_for(self, texts: Sequence[str]) -> tokenizers.Tokenizer:
         with self._lock:
             if self._parts is not None:

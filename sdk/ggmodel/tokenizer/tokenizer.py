@@ -16,6 +16,7 @@ from ..chat.template import KEY as CHAT_TEMPLATE
 from ..errors import ConfigError, TokenizerError
 from .encoder import Encoder, byte_alphabet, in_byte_alphabet, is_text
 from .pretokenizers import PRE_TOKENIZERS
+from .spans import cut_pair, trimmed
 from .special import Splitter, end_tokens, stripping
 from .vocabulary import BYTE_NAMES, PREFIX, SPACE, TokenType, Vocabulary, read_vocabulary
 
@@ -221,11 +222,17 @@ class Tokenizer:
             ids += self._last
         return ids
 
-    def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
+    def encode_pair(
+        self, first: str, second: str, most: int | None = None
+    ) -> tuple[list[int], list[int]]:
         """The ids of two texts as one, with the tokens that the vocabulary wants around and
         between them, and the text that each id belongs to, 0 or 1.
 
         Special tokens in the texts are plain text.
+
+        Args:
+            most: ids in all, no fewer than those around and between; the longer text loses ids at
+                its end, both where they are equally long.
 
         Raises:
             TokenizerError: as for `encode`, or the vocabulary ends no text, and so joins none.
@@ -237,9 +244,40 @@ class Tokenizer:
         one, two = (
             self.encode(text, add_special=False, parse_special=False) for text in (first, second)
         )
+        if most is not None:
+            around = len(self._first) + len(self._between) + 2 * len(self._last)
+            one, two = cut_pair(one, two, max(most - around, 0))
         begin = [*self._first, *one, *self._last, *self._between]
         end = [*two, *self._last]
         return begin + end, [0] * len(begin) + [1] * len(end)
+
+    def encode_spans(self, text: str) -> tuple[list[int], list[tuple[int, int] | None]]:
+        """The ids of a text with the tokens around it, and the place of each in the text, in
+        characters, without blanks around it; None for tokens that are not of the text.
+
+        Special tokens in the text are plain text.
+
+        Raises:
+            TokenizerError: as for `encode`.
+        """
+        if not is_text(self._text(text)):
+            self.encode(text)  # raises
+        ids, places, at = list(self._first), list[tuple[int, int] | None](), 0
+        places += [None] * len(ids)
+        for part in self._without_special.split(text):
+            given = part if isinstance(part, str) else self._vocab.tokens[part]
+            at = text.index(given, at)
+            if isinstance(part, int):
+                ids.append(part)
+                places.append((at, at + len(given)))
+            else:
+                [spelled] = self._spelled([part]) or [""]
+                shift = len(str(spelled)) - len(part)  # a space in front
+                for id, start, end in self._encoder.spans(str(spelled)):
+                    ids.append(id)
+                    places.append(trimmed(text, at + max(start - shift, 0), at + end - shift))
+            at += len(given)
+        return ids + self._last, places + [None] * len(self._last)
 
     def _spelled(self, parts: Iterable[str | int]) -> list[str | int]:
         """Spells the texts between special tokens as the vocabulary does."""

@@ -53,6 +53,9 @@ def summand(source: Source) -> Iterator[Seed]:
                 if "self." in source.of(dropped):
                     names = " ".join(re.findall(r"self\.(\w+)", source.of(dropped)))
                     yield seed(source, node, source.of(kept), more=names)
+        encodes = source.method_of(node) in ("encode", "hidden")
+        if encodes and all(numbers) and "places" in source.of(node.right):
+            yield seed(source, node, source.of(node.left), more="embed embed_norm layers")
 
 
 @rule("norm")

@@ -84,6 +84,42 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+ROUTED = {
+    "mlp_hidden_act": "relu2",
+    "moe_intermediate_size": 32,
+    "moe_shared_expert_intermediate_size": 64,
+    "n_group": 1,
+    "n_routed_experts": 6,
+    "n_shared_experts": 1,
+    "norm_topk_prob": True,
+    "num_experts_per_tok": 2,
+    "routed_scaling_factor": 2.5,
+    "topk_group": 1,
+}
+CASES |= {
+    # As Nemotron 3 Nano is published.
+    "experts": nemotron(hybrid_override_pattern="ME*E", num_hidden_layers=4, **ROUTED),
+    # As Nemotron 3 Super, whose experts see fewer numbers; groups, weights that are shares,
+    # biases, another activation.
+    "latent": nemotron(
+        hybrid_override_pattern="*EM",
+        layer_norm_epsilon=1e-2,
+        num_hidden_layers=3,
+        **{
+            **ROUTED,
+            "mlp_bias": True,
+            "mlp_hidden_act": "silu",
+            "moe_latent_size": 32,
+            "n_group": 3,
+            "norm_topk_prob": False,
+            "topk_group": 2,
+        },
+    ),
+    # Experts beside a feed-forward part.
+    "mixed": nemotron(hybrid_override_pattern="M-E", num_hidden_layers=3, **ROUTED),
+}
+
+
 def weight(name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
     """The common rule, but Mamba adds less: it multiplies results of one matrix, and rounding
     shows no more than in layers of other models."""

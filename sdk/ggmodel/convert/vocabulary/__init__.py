@@ -19,6 +19,7 @@ from ...reading import too_large
 from ...tokenizer.pretokenizers import PRE_TOKENIZERS
 from . import kinds
 from .files import Files
+from .marian import is_marian, marian
 from .tekken import tekken
 from .tokenizer_json import TokenizerJson, tokenizer_of_vocab_txt
 
@@ -36,7 +37,8 @@ def vocabulary(
     Args:
         folder: the directory with tokenizer.json (byte pairs, WordPiece, unigrams), else
             tekken.json (byte pairs of Mistral), tokenizer.model, spiece.model or
-            sentencepiece.bpe.model (SentencePiece), or vocab.txt (WordPiece), and
+            sentencepiece.bpe.model (SentencePiece), source.spm and vocab.json (Marian), or
+            vocab.txt (WordPiece), and
             tokenizer_config.json, added_tokens.json, generation_config.json and chat templates.
         config: the `config.json`, for the number of tokens, the family and ids of special tokens.
         pre: the name of the pre-tokenizer, where it cannot be determined.
@@ -79,6 +81,8 @@ def _tokens(files: Files, pre: str | None) -> dict[str, Any]:
         return made
     if files.tokenizer is None and (text := files.text("vocab.txt")) is not None:
         files.tokenizer = tokenizer_of_vocab_txt(files, text)
+    if files.tokenizer is None and is_marian(files):
+        return marian(files)
     kind = _kind(files)
     model = next((name for name in _SENTENCEPIECE if files.path(name)), None)
     # Some directories have both; bytes in GPT-2's alphabet are no SentencePiece model.

@@ -155,7 +155,7 @@ def byte_pairs(files: Files, source: TokenizerJson, pre: str | None) -> dict[str
     tokens, types = source.tokens()
     # A space within a piece would look like the separator.
     merges = [f"{a.replace(' ', 'Ġ')} {b.replace(' ', 'Ġ')}" for a, b in source.merges()]
-    keys = _keys("gpt2", pre or pre_of(source, files.families), tokens, types)
+    keys = keys_of("gpt2", pre or pre_of(source, files.families), tokens, types)
     if merges:
         keys[PREFIX + "merges"] = merges
     elif longest := longest_plain(tokens, types):
@@ -177,7 +177,7 @@ def ranked_pairs(files: Files, source: TokenizerJson) -> dict[str, Any]:
     tokens, types = source.tokens()
     types = [_spelled(text, kind) for text, kind in zip(tokens, types, strict=True)]
     scores = _scores(source, types)
-    keys = _keys("llama", "default", tokens, types, scores)
+    keys = keys_of("llama", "default", tokens, types, scores)
     puts_space_first = source.cut_normalized("a")[0].startswith(SPACE)
     prefix = {} if puts_space_first else {PREFIX + "add_space_prefix": False}
     return {**keys, **prefix, **_space_prefix(files), **_special(files, tokens)}
@@ -219,11 +219,11 @@ def sentencepiece(files: Files, name: str) -> dict[str, Any]:
     tokens, scores, types = _pieces(files, model, unigram)
     if unigram and name == "sentencepiece.bpe.model":
         tokens, scores, types = _fairseq(tokens, scores, types, len(model.pieces))
-    keys = _keys("t5" if unigram else "llama", "default", tokens, types, scores)
+    keys = keys_of("t5" if unigram else "llama", "default", tokens, types, scores)
     if unigram:
         keys[PREFIX + "add_space_prefix"] = model.add_dummy_prefix
         keys[PREFIX + "remove_extra_whitespaces"] = model.remove_extra_whitespaces
-        keys |= _charsmap(model.charsmap)
+        keys |= charsmap_of(model.charsmap)
         if name == "sentencepiece.bpe.model":
             keys[PREFIX + "token_type_count"] = _token_types(files)
     elif not model.add_dummy_prefix:
@@ -253,7 +253,8 @@ def _fairseq(
     return tokens, scores, types
 
 
-def _charsmap(data: bytes) -> dict[str, Any]:
+def charsmap_of(data: bytes) -> dict[str, Any]:
+    """The key of a normalization of characters; none for an empty one."""
     return {PREFIX + "precompiled_charsmap": np.frombuffer(data, np.uint8)} if data else {}
 
 
@@ -295,7 +296,7 @@ def unigram(files: Files, source: TokenizerJson) -> dict[str, Any]:
     if source.model.get("byte_fallback"):
         types = [_spelled(text, kind) for text, kind in zip(tokens, types, strict=True)]
     scores = [*source.scores, *[_NO_SCORE] * len(tokens)][: len(tokens)]
-    keys = _keys("t5", "default", tokens, types, scores)
+    keys = keys_of("t5", "default", tokens, types, scores)
     words = kinds["Metaspace"]
     prefix = words.get(
         "prepend_scheme", "always" if words.get("add_prefix_space", True) else "never"
@@ -304,7 +305,7 @@ def unigram(files: Files, source: TokenizerJson) -> dict[str, Any]:
     keys[PREFIX + "remove_extra_whitespaces"] = "WhitespaceSplit" in kinds or bool(replaces)
     if "type_vocab_size" in files.config:
         keys[PREFIX + "token_type_count"] = _token_types(files)
-    return {**keys, **_charsmap(charsmap), **_special(files, tokens)}
+    return {**keys, **charsmap_of(charsmap), **_special(files, tokens)}
 
 
 def _steps_of(section: object) -> list[dict[str, Any]]:
@@ -370,14 +371,15 @@ def wordpiece(files: Files, source: TokenizerJson) -> dict[str, Any]:
         for text, kind in zip(tokens, types, strict=True)
     ]
     # All of them are cut alike; the name is that of most files.
-    keys = _keys("bert", "jina-v2-en", tokens, types)
+    keys = keys_of("bert", "jina-v2-en", tokens, types)
     keys[PREFIX + "token_type_count"] = _token_types(files)
     return {**keys, **_special(files, tokens)}
 
 
-def _keys(
+def keys_of(
     model: str, pre: str, tokens: list[str], types: list[int], scores: list[float] | None = None
 ) -> dict[str, Any]:
+    """The keys of a vocabulary of this kind, with this pre-tokenizer."""
     keys: dict[str, Any] = {
         PREFIX + "model": model,
         PREFIX + "pre": pre,

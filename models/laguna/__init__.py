@@ -1,0 +1,5 @@
+"""Poolside's Laguna."""
+
+from .model import Laguna
+
+__all__ = ["Laguna"]
