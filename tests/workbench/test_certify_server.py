@@ -1,0 +1,106 @@
+"""A server certified: one that answers as its checkpoint would, and one with a fault."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import numpy as np
+import pytest
+from benchmarks.certify_files import write_folder
+
+import ggmodel
+from ggmodel.chat import ChatTemplate
+from ggmodel.errors import ConfigError, Error
+from ggmodel.runner import LoadedModel
+from ggmodel.workbench.certify.server import certify_server
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: Any) -> Path:
+    return write_folder(tmp_path_factory.mktemp("server") / "llama", "llama")
+
+
+@contextmanager
+def serving(model: LoadedModel, template: str | None = None, without: str = "") -> Iterator[str]:
+    """The address of a server of few endpoints.
+
+    Args:
+        template: in place of the model's.
+        without: the endpoint that it lacks.
+    """
+    tokenizer = model.tokenizer
+    assert tokenizer is not None
+    chat = ChatTemplate.from_metadata(model.source.metadata, tokenizer, template)
+
+    def answer(path: str, body: dict[str, Any]) -> dict[str, Any] | None:
+        if path == without:
+            return None
+        if path == "/tokenize" and "content" in body:
+            return {"tokens": tokenizer.encode(body["content"], add_special=body["add_special"])}
+        if path == "/apply-template":
+            extra = body.pop("chat_template_kwargs", {})
+            return {"prompt": chat.render(**body, **extra)}
+        if path == "/v1/completions":
+            row = model.logits(body["prompt"])[-1].astype(np.float64)
+            row -= np.log(np.exp(row - row.max()).sum()) + row.max()
+            top = np.argsort(-row)[: body["logprobs"]]
+            each = {tokenizer.decode([int(i)]): float(row[i]) for i in top}
+            return {"choices": [{"logprobs": {"top_logprobs": [each]}}]}
+        return None
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            try:
+                made = answer(self.path, body)
+            except Error:
+                made = None
+            data = json.dumps(made or {}).encode()
+            self.send_response(200 if made else 404)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.mark.slow
+def test_a_server(folder: Path):
+    with ggmodel.load(folder) as model, serving(model) as url:
+        found = certify_server(url, folder)
+    assert found.faults == []
+    assert set(found.checked) == {"tokenizer", "template", "behaviour"}
+    (note,) = found.findings
+    assert not note.fault and "likeliest tokens are the same" in note.message
+
+
+def test_a_server_with_another_template(folder: Path):
+    other = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    with ggmodel.load(folder) as model, serving(model, other, "/tokenize") as url:
+        found = certify_server(url, folder)
+    assert [f.part for f in found.faults] == ["template"]
+    assert "the tokenizer: the server has no /tokenize" in found.unchecked
+
+
+def test_addresses(folder: Path):
+    with pytest.raises(ConfigError, match="is no address"):
+        certify_server("127.0.0.1", folder)
+    with pytest.raises(ConfigError, match="does not answer"):
+        certify_server("http://127.0.0.1:1", folder)
