@@ -1,0 +1,268 @@
+"""`ggmodel port`: exact fits, layers as they are wired, lines of hyperparameters; with transformers
+three classes, whole."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ggmodel.errors import ArchitectureError
+from ggmodel.model import find
+from ggmodel.model.registry import find_hf, supported
+from ggmodel.workbench.port import Ported, algebra, layouts
+from ggmodel.workbench.port.attention import Missing, Scores, attention_of
+from ggmodel.workbench.port.facts import Keys
+from ggmodel.workbench.port.recording import Call
+
+ROOT = Path(__file__).parents[2]
+CODE = ROOT / "sdk/ggmodel/workbench/port"
+CLASSES = (ROOT / "benchmarks/port/classes.txt").read_text("utf-8").split()
+REFERENCE = ROOT / ".cache/reference/bin/python"
+RANDOM = np.random.default_rng(3)
+
+
+def drawn(*shape: int) -> Any:
+    return RANDOM.standard_normal(shape)
+
+
+def test_no_class_of_the_list_is_of_a_family_in_models():
+    assert len(CLASSES) == len(set(CLASSES)) == 60
+    for name in CLASSES:
+        with pytest.raises(ArchitectureError):
+            find_hf([name])
+
+
+def test_the_code_names_no_family():
+    names = {a.replace("-", "") for a in supported() if len(a) > 3}
+    names |= {re.sub(r"For.*|LMHeadModel|Decoder$", "", c).lower() for c in CLASSES}
+    names |= {re.sub(r"For.*|Model$", "", c).lower() for a in supported() for c in hf_of(a)}
+    code = "\n".join(p.read_text("utf-8") for p in CODE.glob("*.py"))
+    words = {w.lower() for w in re.findall(r"[A-Za-z0-9]+", code)}
+    assert not words & {n for n in names if len(n) > 3}
+
+
+def hf_of(architecture: str) -> tuple[str, ...]:
+    return find(architecture).hf_architectures
+
+
+class TestFits:
+    def test_a_sum_has_its_factors(self):
+        x, y = drawn(9, 4), drawn(9, 4)
+        sources = {"x": x, "y": y, "other": drawn(9, 4)}
+        assert algebra.combination(x + 0.25 * y, sources) == {"x": 1.0, "y": 0.25}
+
+    def test_a_product_is_no_sum(self):
+        x, y = drawn(9, 4), drawn(9, 4)
+        assert algebra.combination(x * y, {"x": x, "y": y}) is None
+
+    @pytest.mark.parametrize("name", algebra.ACTIVATIONS)
+    def test_each_activation_is_told_from_the_others(self, name: str):
+        x, up = drawn(9, 16), drawn(9, 16)
+        made = algebra.ACTIVATIONS[name](x)
+        assert algebra.activated(made, x) == name
+        assert algebra.gated(made * up, {"g": x, "u": up}) == algebra.Gated(name, "u", "g")
+
+    @pytest.mark.parametrize("halves", ["first", "swapped"])
+    def test_halves_of_one_matrix(self, halves: str):
+        both = drawn(9, 16)
+        a, b = both[:, :8], both[:, 8:]
+        made = algebra.ACTIVATIONS["silu"](a) * b if halves == "first" else None
+        made = algebra.ACTIVATIONS["silu"](b) * a if made is None else made
+        assert algebra.gated(made, {"up": both}) == algebra.Gated("silu", "up", "up", halves)
+
+    @pytest.mark.parametrize("kind", ["rms", "layer"])
+    @pytest.mark.parametrize("plus_one", [False, True])
+    def test_a_norm_and_its_epsilon(self, kind: str, plus_one: bool):
+        x, w, b = drawn(9, 16), drawn(16), drawn(16)
+        c = x - x.mean(-1, keepdims=True) if kind == "layer" else x
+        y = c / np.sqrt((c**2).mean(-1, keepdims=True) + 1e-5) * (w + plus_one) + b
+        found = algebra.norm_of(x, y, {"weight": w, "bias": b})
+        assert found == algebra.Norm(kind, 1e-5, plus_one, True, True, 16)
+
+    def test_another_map_is_no_norm(self):
+        x = drawn(9, 16)
+        assert algebra.norm_of(x, np.tanh(x), {"weight": drawn(16)}) is None
+
+    @pytest.mark.parametrize("neighbours", [False, True])
+    @pytest.mark.parametrize("dims", [4, 8])
+    def test_a_rotation(self, neighbours: bool, dims: int):
+        x = drawn(2, 11, 8)
+        found = algebra.rotation(x, rotated(x, dims, neighbours, 100.0))
+        assert found is not None
+        assert (found.dims, found.neighbours, found.base) == (dims, neighbours, 100.0)
+
+    def test_no_rotation_and_another_map(self):
+        x = drawn(2, 11, 8)
+        assert algebra.rotation(x, x) == algebra.Rotation(0, False, ())
+        assert algebra.rotation(x, x + 1) is None
+
+    def test_rows_in_another_order(self):
+        x, order = drawn(12), RANDOM.permutation(12).reshape(3, 4)
+        found = algebra.places(0.5 * x[order], x, 0.5)
+        assert found is not None and np.array_equal(found, order)
+        assert algebra.places(x[order] + 0.1, x) is None
+
+
+def rotated(x: Any, dims: int, neighbours: bool, base: float) -> Any:
+    """x [heads, n, d], rotated as arXiv 2104.09864 says."""
+    y, half = x.copy(), dims // 2
+    for i in range(half):
+        a, b = (2 * i, 2 * i + 1) if neighbours else (i, i + half)
+        angle = np.arange(x.shape[1]) * base ** (-2 * i / dims)
+        y[..., a] = x[..., a] * np.cos(angle) - x[..., b] * np.sin(angle)
+        y[..., b] = x[..., b] * np.cos(angle) + x[..., a] * np.sin(angle)
+    return y
+
+
+class TestAttention:
+    """Four queries' heads for two of keys, of 8 numbers, in a text of 30 tokens."""
+
+    def recorded(
+        self, window: int = 30, cap: float = 0.0, noise: float = 0.0
+    ) -> tuple[Scores, dict[str, Call]]:
+        n, x = 30, drawn(30, 16)
+        made = {"q": drawn(n, 32), "k": drawn(n, 16), "v": drawn(n, 16)}
+        q, k, v = (made[p].reshape(n, -1, 8).swapaxes(0, 1) for p in "qkv")
+        q, k = (rotated(y, 8, False, 100.0) for y in (q, k))
+        k, v = np.repeat(k, 2, 0), np.repeat(v, 2, 0)
+        scores = 0.3 * q @ k.swapaxes(1, 2)
+        scores = cap * np.tanh(scores / cap) if cap else scores
+        distance = np.arange(n)[:, None] - np.arange(n)
+        scores = np.where((distance >= 0) & (distance < window), scores, -1e30) + noise * scores**2
+        shares = np.exp(scores - scores.max(-1, keepdims=True))
+        shares /= shares.sum(-1, keepdims=True)
+        out = shares @ v
+        merged = out.swapaxes(0, 1).reshape(n, -1)
+        calls = {p: Call(p, "Linear", x, y, {}, i) for i, (p, y) in enumerate(made.items())}
+        calls["o"] = Call("o", "Linear", merged, drawn(n, 16), {}, 9)
+        return Scores("attn", scores, q, k, v, out, 5), calls
+
+    def test_heads_scale_and_rope(self):
+        a = attention_of(*self.recorded(), {}, {})
+        assert (a.q.source, a.k.source, a.v.source, a.out) == ("q", "k", "v", "o")
+        assert (a.heads, a.kv_heads, a.head_dim, a.scale, a.softcap) == (4, 2, 8, 0.3, 0.0)
+        assert (a.window, a.causal, a.rope.dims, a.rope.base) == (None, True, 8, 100.0)
+
+    def test_a_window(self):
+        assert attention_of(*self.recorded(window=7), {}, {}).window == 7
+
+    def test_a_cap(self):
+        a = attention_of(*self.recorded(cap=10.0), {}, {})
+        assert (a.softcap, a.scale) == (10.0, 0.3)
+
+    def test_scores_of_another_kind_are_missing(self):
+        with pytest.raises(Missing, match="no scaled product"):
+            attention_of(*self.recorded(noise=0.1), {}, {})
+
+    def test_queries_of_nowhere_are_missing(self):
+        scores, calls = self.recorded()
+        del calls["q"]
+        with pytest.raises(Missing, match="queries are no results"):
+            attention_of(scores, calls, {}, {})
+
+
+PRE = [
+    ("attn_norm", {"x": 1.0}),
+    ("attn", {"attn_norm": 1.0}),
+    ("ffn_norm", {"x": 1.0, "attn": 1.0}),
+    ("ffn", {"ffn_norm": 1.0}),
+    ("", {"x": 1.0, "attn": 1.0, "ffn": 1.0}),
+]
+
+
+class TestLayouts:
+    def test_usual_layers_have_their_base(self):
+        assert layouts.base_of(PRE, False) == "nn.PreNormLayer"
+        assert layouts.base_of(PRE, True) == "nn.LayerNormLayer"
+        aside = [*PRE[:2], ("ffn", {"attn_norm": 1.0}), PRE[-1]]
+        assert layouts.base_of(aside, True) == "nn.LayerNormLayer"
+
+    def test_another_wiring_is_written_out(self):
+        wiring = [
+            ("attn", {"x": 1.0}),
+            ("attn_post_norm", {"x": 1.0, "attn": 0.5}),
+            ("ffn", {"attn_post_norm": 1.0}),
+            ("", {"attn_post_norm": 1.0, "ffn": 0.5}),
+        ]
+        assert layouts.base_of(wiring, True) == "Module"
+        assert layouts.forward(wiring).splitlines()[3:] == [
+            "        share = self.config.residual_scale",
+            "        attn = self.attn(x, batch, cache)",
+            "        x, attn = nn.keep_rows(outputs, x, attn)",
+            "        attn_post_norm = self.attn_post_norm(x + attn.scale(share))",
+            "        ffn = self.ffn(attn_post_norm)",
+            "        return attn_post_norm + ffn.scale(share)",
+        ]
+
+
+class TestKeys:
+    CONFIG = {
+        "n_embd": 64,
+        "n_inner": 96,
+        "act": "gelu_new",
+        "multiplier": 0.7,
+        "norm_eps": 1e-3,
+        "kinds": ["global", "local"],
+        "window_size": 24,
+    }
+    keys = Keys(CONFIG, {"hidden_size": "n_embd", "num_hidden_layers": "n_layer"})
+
+    def test_sizes(self):
+        size = self.keys.size
+        line = 'width: int = kv("embedding_length", hf="n_embd")'
+        assert size("width", "embedding_length", "hidden_size", 64) == line
+        assert "n_inner" in (size("ffn", "f", "intermediate_size", 96, "inner") or "")
+        assert '4 * hf["n_embd"]' in (size("ffn", "f", "intermediate_size", 256) or "")
+        with pytest.raises(Missing, match="says ffn, 97"):
+            size("ffn", "f", "intermediate_size", 97)
+
+    def test_factors(self):
+        assert 'hf="multiplier"' in self.keys.number("scale", "s", 0.7)
+        assert 'hf["multiplier"] ** -0.5' in self.keys.number("scale", "s", 0.7**-0.5)
+        assert "lambda h: 0.123" in self.keys.number("scale", "s", 0.123)
+
+    def test_activations_and_epsilons(self):
+        assert self.keys.activation("gelu_new") == (
+            'activation: str = nn.activation("gelu_new", "act")'
+        )
+        assert self.keys.usual_eps([1e-5, 1e-5, 1e-3]) == 1e-3
+        assert 'hf="norm_eps"' in (self.keys.eps(1e-3, True) or "")
+        assert "lambda hf: 1e-06" in (self.keys.eps(1e-6, True) or "")
+
+    def test_local_layers_of_a_list(self):
+        lines = self.keys.windows([None, 24])
+        assert 'hf="window_size"' in lines[0]
+        assert 'kind == "local" for kind in hf["kinds"]' in lines[1]
+
+
+class TestPorted:
+    """The verdict."""
+
+    def test_nothing_compared_is_no_proof(self):
+        assert not Ported("A").ok
+
+    @pytest.mark.parametrize("error", [1e-3, float("nan"), float("inf")])
+    def test_one_error_above_its_bound_is_enough(self, error: float):
+        result = Ported("A", errors={"x": 1e-12, "y": error}, bounds={"x": 1e-10, "y": 1e-10})
+        assert not result.ok and result.wrong == ["y"]
+        assert Ported("A", errors={"x": 1e-12}, bounds={"x": 1e-10}).ok
+
+    def test_a_missing_block_is_no_success(self):
+        assert not Ported("A", missing="states", errors={"x": 0.0}, bounds={"x": 1.0}).ok
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not REFERENCE.exists(), reason="`make faults` installs transformers")
+@pytest.mark.parametrize("name", ["Arcee", "OPT", "CodeGen"])
+def test_a_class_of_transformers(tmp_path: Path, name: str):
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": [f"{name}ForCausalLM"]}))
+    command = [REFERENCE, "-m", "ggmodel", "port", tmp_path, "--into", tmp_path / "own", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["ok"]
