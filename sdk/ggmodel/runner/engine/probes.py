@@ -1,0 +1,350 @@
+"""Probes: captures and patches of modules of the model, by request.
+
+They act while a graph is recorded: a captured result is one more output of the graph, a patched one
+is replaced for those that read it. Steps without probes have the graphs that they always had.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import ComputeError, ConfigError, Error, TensorError
+from ...ml import Context, DType, Tensor
+
+if TYPE_CHECKING:
+    from ...ml.executable import Executable
+    from ...ml.node import Node
+    from ...model import Step
+
+
+class InGraph:
+    """A patch that is an expression of tensors: it becomes part of the graph, on any device.
+
+    Args:
+        function: (x F32 [width, rows], a tensor for each array) → F32 of x's shape. It is called
+            when a graph is recorded, not at each step: all else that it reads is fixed from then
+            on.
+        arrays: numbers that it computes with, such as a direction float32 [width].
+    """
+
+    def __init__(self, function: Callable[..., Tensor], *arrays: Any):
+        if not callable(function):
+            raise ConfigError(f"in_graph takes a function of a tensor, not {function!r:.80}")
+        self.function = function
+        self.arrays = tuple(np.array(array, np.float32) for array in arrays)
+
+
+in_graph = InGraph
+
+Patch = Callable[[np.ndarray], Any] | InGraph | np.ndarray
+"""A change of a module's result: a function of its rows float32 [rows, width], an expression of
+tensors, or numbers float32 [width] that are added to each row."""
+
+
+class Captured(Mapping[str, np.ndarray]):
+    """The results of modules for one request: name → float32 [tokens, width], by position. A module
+    that is computed for the tokens with logits alone, such as the head, has rows for these.
+
+    Attributes:
+        most: bytes that they may take.
+    """
+
+    most = math.inf
+
+    def __init__(self) -> None:
+        self._rows: dict[str, np.ndarray] = {}
+        self._places: dict[str, np.ndarray] = {}
+        self._length: int | None = None
+
+    def put(self, name: str, values: np.ndarray, positions: np.ndarray) -> None:
+        """Keeps rows, float32 [n, width], of positions int32 [n]; later ones of the same positions
+        replace them."""
+        rows, places = self._rows.get(name), self._places.get(name)
+        length = int(positions.max()) + 1
+        if rows is None or places is None or len(rows) < length:
+            grown = np.zeros((max(length, 0 if rows is None else 2 * len(rows)), values.shape[1]))
+            grown, filled = grown.astype(np.float32), np.zeros(len(grown), bool)
+            if rows is not None and places is not None:
+                grown[: len(rows)], filled[: len(rows)] = rows, places
+            self._rows[name], self._places[name] = rows, places = grown, filled
+            size = sum(each.nbytes for each in self._rows.values())
+            if size > self.most:
+                raise ComputeError(
+                    f"what is captured takes over {int(self.most):,} bytes; name fewer modules, or "
+                    "ask for a shorter answer"
+                )
+        rows[positions], places[positions] = values, True
+
+    def cut(self, length: int) -> None:
+        """Leaves out positions from `length` on, of draft tokens that were rejected."""
+        self._length = length
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._rows[name][: self._length][self._places[name][: self._length]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+
+class Probe:
+    """Captures and patches of one request.
+
+    Args:
+        modules: id of a module → its name, of all that are captured or patched.
+        captures: names of those that are captured.
+        patches: name → its patches, in the order in which they apply.
+
+    Attributes:
+        captured: the results; empty where nothing is captured.
+    """
+
+    def __init__(
+        self,
+        modules: Mapping[int, str],
+        captures: frozenset[str] = frozenset(),
+        patches: Mapping[str, tuple[Patch, ...]] | None = None,
+    ):
+        self.modules, self.captures, self.patches = modules, captures, patches or {}
+        self.captured = Captured()
+
+    @cached_property
+    def key(self) -> Hashable:
+        """Probes of an equal key have the same graphs: numbers and functions of Python are
+        given to a graph when it runs."""
+        kinds = {
+            name: tuple(one if isinstance(one, InGraph) else type(one) is np.ndarray for one in all)
+            for name, all in self.patches.items()
+        }
+        return self.captures, tuple(sorted(kinds.items(), key=lambda item: item[0]))
+
+    @cached_property
+    def variant(self) -> Hashable:
+        """Sequences of equal variants hold the same states for the same tokens. None where nothing
+        is patched; functions of Python may give something else each time."""
+        parts: list[Hashable] = []
+        for name in sorted(self.patches):
+            for patch in self.patches[name]:
+                if isinstance(patch, np.ndarray):
+                    parts.append((name, hashlib.blake2b(patch.tobytes()).digest()))
+                else:
+                    parts.append((name, patch if isinstance(patch, InGraph) else object()))
+        return tuple(parts) or None
+
+    def touches(self, field: str) -> bool:
+        """Whether it looks at that field of the model, or into it."""
+        return any(f"{name}.".startswith(f"{field}.") for name in self.modules.values())
+
+    def numbers(self, name: str, index: int) -> np.ndarray:
+        """The numbers of a patch that is an array."""
+        patch = self.patches[name][index]
+        assert isinstance(patch, np.ndarray)
+        return patch
+
+    def apply(self, name: str, index: int, rows: np.ndarray) -> np.ndarray:
+        """Rows float32 [n, width], changed by a patch that is a function of Python.
+
+        Raises:
+            ComputeError: the function raises, or returns another shape.
+        """
+        patch: Any = self.patches[name][index]
+        try:
+            changed = np.asarray(patch(rows.copy()), np.float32)
+        except Error:
+            raise
+        except Exception as error:
+            reason = f"the patch of {name} raised {type(error).__name__}: {error}"
+            raise ComputeError(reason) from error
+        if changed.shape != rows.shape:
+            raise ComputeError(
+                f"the patch of {name} returned {list(changed.shape)}; it must return the "
+                f"shape that it is given, {list(rows.shape)}"
+            )
+        return changed
+
+
+@dataclass(frozen=True, eq=False)
+class Probed:
+    """The part of a step that a probe is for.
+
+    Attributes:
+        rows: int32 [n], the inputs of the step. outputs: int32 [m], places in the step's outputs.
+    """
+
+    probe: Probe
+    rows: np.ndarray
+    outputs: np.ndarray
+
+    @property
+    def key(self) -> Hashable:
+        """Graphs depend on these."""
+        return self.probe.key, len(self.rows), len(self.outputs)
+
+    def of(self, outputs: bool) -> np.ndarray:
+        """The rows of a module's result: one for each input, or for each output."""
+        return self.outputs if outputs else self.rows
+
+
+@dataclass(frozen=True, eq=False)
+class _Result:
+    """A module's result in a graph: of all inputs of a step, or of its outputs alone."""
+
+    name: str
+    node: Tensor
+    outputs: bool
+
+
+class Tap:
+    """Records the probes of a step into a graph, which then runs for all steps with equal ones.
+
+    Args:
+        step: which the graph is recorded for.
+    """
+
+    def __init__(self, ctx: Context, step: Step):
+        self._ctx, self._step = ctx, step
+        self._sizes = len(step.tokens), len(step.outputs)
+        self._modules: dict[int, str] = {}
+        for one in step.probes:
+            self._modules |= one.probe.modules
+        self._names: dict[str, int] = {}  # how often each was called
+        self._captured: list[_Result] = []
+        self._edits: list[tuple[_Result, int, int]] = []  # result, place of the probe, patch
+
+    def __call__(self, call: Callable[..., Any], result: Any) -> Any:
+        """The result of a module's `forward`, as the caller is to have it."""
+        name = self._modules.get(id(getattr(call, "__self__", None)))
+        several = isinstance(result, (tuple, list)) and bool(result)
+        x = result[0] if several else result
+        if name is None or not isinstance(x, Tensor):
+            return result
+        self._names[name] = times = self._names.get(name, 0) + 1
+        outputs = self._counts_outputs(name, x)
+        if outputs is None:
+            return result
+        for place, one in enumerate(self._step.probes):
+            for index, patch in enumerate(one.probe.patches.get(name, ())):
+                x = self._patched(_Result(name, x, outputs), place, index, patch)
+        if any(name in one.probe.captures for one in self._step.probes):
+            kept = x if x.op is not None else x.duplicate()
+            kept = kept.cast(DType.F32).contiguous()
+            label = name if times == 1 else f"{name}#{times}"
+            self._captured.append(_Result(label, kept, outputs))
+        return type(result)((x, *result[1:])) if several else x
+
+    def _counts_outputs(self, name: str, x: Tensor) -> bool | None:
+        """Whether x has a row for each output, rather than for each input; None in a step without
+        outputs, for what is not computed then."""
+        inputs, outputs = self._sizes
+        rows = x.shape[-1] if len(x.shape) > 1 else 1
+        if rows == inputs or inputs == 1:
+            return False
+        if rows == outputs:
+            return True
+        if not outputs:
+            return None
+        raise TensorError(
+            f"{name}: its result {x.describe()} has no row for each of {inputs} tokens, and can be "
+            "neither captured nor patched; take the module around it"
+        )
+
+    def _patched(self, result: _Result, place: int, index: int, patch: Patch) -> Tensor:
+        x, name, one = result.node, result.name, self._step.probes[place]
+        if not isinstance(patch, (InGraph, np.ndarray)):
+            y = x.cast(DType.F32).contiguous().duplicate()
+            self._edits.append((_Result(name, y, result.outputs), place, index))
+            return y
+        count, total = len(one.of(result.outputs)), self._sizes[result.outputs]
+        if not count:
+            return x
+        if count == total:
+            return self._changed(x, name, place, index, patch)
+        width, outputs = x.n_elements // total, result.outputs
+        flat = x.contiguous(width, total)
+        at = self._ctx.feed(
+            lambda step: step.probes[place].of(outputs), DType.I32, count, trusted=True
+        )
+        rows = flat.rows(at).reshape(*x.shape[:-1], count)
+        changed = self._changed(rows, name, place, index, patch).contiguous(width, count)
+        return flat.duplicate().set_rows(changed, at).reshape(*x.shape)
+
+    def _changed(self, x: Tensor, name: str, place: int, index: int, patch: Patch) -> Tensor:
+        if isinstance(patch, np.ndarray):
+            if len(patch) != x.dim(0):
+                raise ConfigError(
+                    f"{name} has rows of {x.dim(0)} numbers; {len(patch)} were given to add"
+                )
+            added = self._ctx.feed(
+                lambda step: step.probes[place].probe.numbers(name, index), DType.F32, x.dim(0)
+            )
+            return x + added
+        assert isinstance(patch, InGraph)
+        constants = [self._ctx.constant(array, DType.F32) for array in patch.arrays]
+        y: Any = patch.function(x, *constants)
+        if not isinstance(y, Tensor) or y.shape != x.shape or y.dtype is not DType.F32:
+            made = y.describe() if isinstance(y, Tensor) else type(y).__name__
+            raise ConfigError(f"the patch of {name} must return F32 {list(x.shape)}, not {made}")
+        return y
+
+    def finish(self) -> tuple[Tensor, ...]:
+        """Schedules what is captured, once all else is.
+
+        Returns:
+            The results that the graph has to keep.
+
+        Raises:
+            ConfigError: a module was not called.
+        """
+        missing = {*self._modules.values()} - {*self._names}
+        if missing and self._sizes[1]:
+            raise ConfigError(
+                f"{min(missing)} is not computed by itself for the tokens of a text: it belongs to "
+                "an encoder, or the module around it uses its tensors alone"
+            )
+        for result in self._captured:
+            self._ctx.forward(result.node)
+        scheduled = {node.uid for node in self._ctx.graph.schedule}
+        self._edits = [edit for edit in self._edits if edit[0].node.uid in scheduled]
+        return tuple(r.node for r in (*self._captured, *(edit[0] for edit in self._edits)))
+
+    def run(self, executable: Executable, step: Step) -> None:
+        """Computes a step, and gives the requests what they capture."""
+        if self._edits:
+            edits: dict[Node, Callable[[np.ndarray], None]] = {}
+            for result, place, index in self._edits:
+                total = self._sizes[result.outputs]
+                edits[result.node] = _edit(step.probes[place], result, index, total)
+            executable.run_edited(step, edits)
+        else:
+            executable.run(step)
+        for result in self._captured:
+            base = result.name.partition("#")[0]
+            total = self._sizes[result.outputs]
+            values: np.ndarray | None = None
+            for one in step.probes:
+                rows = one.of(result.outputs)
+                if base in one.probe.captures and len(rows):
+                    if values is None:
+                        values = executable.value(result.node).reshape(total, -1)
+                    at = step.outputs[rows] if result.outputs else rows
+                    one.probe.captured.put(result.name, values[rows], step.positions[at])
+
+
+def _edit(one: Probed, result: _Result, index: int, total: int) -> Callable[[np.ndarray], None]:
+    """A function that changes the rows of one probe in a module's whole result."""
+    rows = one.of(result.outputs)
+
+    def edit(value: np.ndarray) -> None:
+        flat = value.reshape(total, -1)
+        flat[rows] = one.probe.apply(result.name, index, flat[rows])
+
+    return edit

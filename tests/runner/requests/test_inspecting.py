@@ -1,0 +1,249 @@
+"""Modules captured, patched and steered, by request."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ggmodel
+from ggmodel import Steering, in_graph
+from ggmodel.errors import ComputeError, ConfigError, Unsupported
+from ggmodel.runner import LoadedModel
+from ggmodel.workbench.golden import source_of
+from tests.golden.files import load_golden
+from tests.runner.requests.hooks import CASES, HERE, LAYER, direction
+
+STORIES = Path(__file__).parents[3] / "examples" / "assets" / "stories.gguf"
+SHAPES = STORIES.with_name("shapes.gguf")
+PROMPT = "Once upon a time, there was a little fox."
+
+
+@pytest.fixture(scope="module")
+def stories() -> Iterator[LoadedModel]:
+    with ggmodel.load(STORIES, parallel=4, deterministic=True, context_length=256) as model:
+        yield model
+
+
+def nmse(a: np.ndarray, b: np.ndarray) -> float:
+    return float(((a - b) ** 2).mean() / (b**2).mean())
+
+
+@pytest.mark.parametrize("backend", ["ggml", "reference"])
+@pytest.mark.parametrize("arch", CASES)
+def test_captures_and_patches_equal_those_of_hooks_in_transformers(arch: str, backend: str):
+    """To 1e-9: they are below 6e-13. ggml's GELU, gemma3's, reads a table in F16."""
+    golden, hooks = load_golden(arch, CASES[arch]), np.load(HERE / f"{arch}.npz")
+    source = source_of(golden)
+    ids, bound = hooks["ids"].tolist(), 1e-6 if (arch, backend) == ("gemma3", "ggml") else 1e-9
+    with ggmodel.load(source, kv_type="f32", context_length=64, backend=backend) as model:
+        layers, width = model.residual, hooks["layers.0"].shape[1]
+        names = model.modules
+        mixer = next(
+            f"{layers[LAYER]}.{n}" for n in ("attn", "mixer") if f"{layers[LAYER]}.{n}" in names
+        )
+        with model.capture("layers.*", mixer, f"{layers[LAYER]}.ffn") as seen:
+            logits = model.logits(ids)
+        assert nmse(logits, hooks["logits"]) < bound
+        for name in layers:
+            assert nmse(seen[name], hooks[name]) < bound, name
+        assert nmse(seen[mixer], hooks[f"layers.{LAYER}.mixer"]) < bound
+        assert nmse(seen[f"{layers[LAYER]}.ffn"], hooks[f"layers.{LAYER}.ffn"]) < bound
+        added = direction(width)
+        for patch in (added, lambda x: x + added, in_graph(lambda x, d: x + d, added)):
+            with model.patch({layers[LAYER]: patch}):
+                assert nmse(model.logits(ids), hooks["patched"]) < bound
+        np.testing.assert_array_equal(model.logits(ids), logits)
+
+
+def test_names_that_no_module_has_list_the_nearest(stories: LoadedModel):
+    with pytest.raises(ConfigError, match=r"'layers.3.atn'; the nearest names are layers\.3\.attn"):
+        stories.generate("a", capture="layers.3.atn")
+    with pytest.raises(ConfigError, match="nearest"), stories.patch({"layer.1": np.zeros(64)}):
+        pass
+    wrong: Any = {"layers.1": 3}
+    with pytest.raises(ConfigError, match="must be a function"), stories.patch(wrong):
+        pass
+
+
+@pytest.mark.parametrize("arch", ["llama", "gemma3", "qwen3"])
+def test_names_of_nnsight_and_transformer_lens(arch: str):
+    golden, post = load_golden(arch, CASES[arch]), arch == "gemma3"
+    names = {
+        "model.layers.1": "layers.1",
+        "model.layers[1].self_attn": "layers.1.attn",
+        "model.layers.*.mlp": "layers.*.ffn",
+        "model.layers.1.mlp.down_proj": "layers.1.ffn.down",
+        "model.layers.1.self_attn.o_proj": "layers.1.attn.out",
+        "model.norm": "norm",
+        "lm_head": "head",
+        "model.embed_tokens": "embed",
+        "hook_embed": "embed",
+        "blocks.1.hook_resid_post": "layers.1",
+        "blocks.*.hook_attn_out": "layers.*.attn" + "_post_norm" * post,
+        "blocks.*.hook_mlp_out": "layers.*.ffn" + "_post_norm" * post,
+        "blocks.1.attn.hook_v": "layers.1.attn.v",
+        "blocks.1.mlp.hook_pre": "layers.1.ffn.gate",
+    }
+    with ggmodel.load(source_of(golden), context_length=32) as model:
+        for theirs, ours in names.items():
+            probe, same = model.probe(theirs), model.probe(ours)
+            assert probe is not None and same is not None
+            assert probe.captures == same.captures, theirs
+
+
+def test_an_answer_has_what_it_captured_of_prompt_and_answer(stories: LoadedModel):
+    done = stories.generate(PROMPT, max_tokens=5, temperature=0, capture=["layers.*", "head"])
+    ids = stories.tokenize(PROMPT)
+    computed = [*ids, *done.tokens[:-1]]
+    assert done.captured is not None
+    with stories.capture("layers.*", "head") as seen:
+        logits = stories.logits(computed)
+    for name in stories.residual:
+        np.testing.assert_array_equal(done.captured[name], seen[name])
+        assert seen[name].dtype == np.float32 and len(seen[name]) == len(computed)
+    np.testing.assert_array_equal(seen["head"], logits)
+    np.testing.assert_array_equal(done.captured["head"], logits[len(ids) - 1 :])
+    assert stories.generate(PROMPT, max_tokens=2).captured is None
+
+
+def test_captured_results_have_a_limit(stories: LoadedModel):
+    request = stories.request(PROMPT, max_tokens=3, capture="layers.*")
+    assert request.probe is not None
+    request.probe.captured.most = 1000
+    with pytest.raises(ComputeError, match="takes over 1,000 bytes; name fewer"):
+        request.run()
+
+
+def test_drafts_that_are_rejected_leave_no_rows(stories: LoadedModel):
+    options: Any = {"max_tokens": 40, "temperature": 0, "capture": "layers.1"}
+    text = PROMPT + " " + PROMPT
+    alone = stories.generate(text, **options)
+    drafted = stories.generate(text, prompt_lookup=True, **options)
+    assert alone.captured is not None and drafted.captured is not None
+    assert drafted.tokens == alone.tokens
+    np.testing.assert_array_equal(drafted.captured["layers.1"], alone.captured["layers.1"])
+
+
+def test_others_in_the_batch_have_the_same_bits(stories: LoadedModel):
+    """Each kind of patch, beside requests without any, in one batch."""
+    width = stories.model.config.width
+    push = 3.0 * direction(width)
+    prompts = [PROMPT, "Tim had a red ball.", "The sun was", "One day a cat"]
+    options: Any = {"max_tokens": 12, "temperature": 0}
+
+    def proof(done: Any) -> list[str]:
+        return done.proof.sums
+
+    plain = [stories.generate(p, **options) for p in prompts]
+    patches = [None, push, lambda x: x + push, in_graph(lambda x, d: x + d, push)]
+    patched = []
+    for prompt, patch in zip(prompts, patches, strict=True):
+        with stories.patch({} if patch is None else {"layers.2": patch}):
+            patched.append(stories.generate(prompt, **options))
+    requests = []
+    for prompt, patch in zip(prompts, patches, strict=True):
+        with stories.patch({} if patch is None else {"layers.2": patch}):
+            requests.append(stories.request(prompt, **options))
+    for one in requests:
+        one.start()
+    together = [wait(one) for one in requests]
+    assert proof(together[0]) == proof(plain[0])
+    for now, alone, without in zip(together[1:], patched[1:], plain[1:], strict=True):
+        assert proof(now) == proof(alone) != proof(without)
+    again = [stories.generate(p, **options) for p in prompts]  # no prefix of a patched one
+    assert [*map(proof, again)] == [*map(proof, plain)]
+
+
+def wait(request: Any) -> Any:
+    ended = threading.Event()
+    while not request.done:
+        ended.wait(0.01)
+    return request.result()
+
+
+def test_a_patch_that_raises_ends_its_own_request(stories: LoadedModel):
+    def fails(rows: np.ndarray) -> np.ndarray:
+        raise ValueError("no such direction")
+
+    plain = stories.generate("The sun was", max_tokens=8, temperature=0)
+    with stories.patch({"layers.1": fails}):
+        bad = stories.request(PROMPT, max_tokens=8)
+    good = stories.request("The sun was", max_tokens=8, temperature=0)
+    for one in (bad, good):
+        one.start()
+    assert wait(good).proof.sums == plain.proof.sums  # type: ignore[union-attr]
+    with pytest.raises(ComputeError, match=r"patch of layers\.1 raised ValueError: no such"):
+        wait(bad)
+    wrong: list[tuple[Any, type[Exception], str]] = [
+        (lambda rows: rows[:, :3], ComputeError, "must return the shape"),
+        (np.zeros(3), ConfigError, "rows of 192"),
+        (in_graph(lambda x: x.sum_rows()), ConfigError, "must return F32"),
+    ]
+    for patch, error, message in wrong:
+        with stories.patch({"layers.1": patch}), pytest.raises(error, match=message):
+            stories.generate(PROMPT, max_tokens=1)
+
+
+def test_steering_is_of_a_request_or_of_the_model(stories: LoadedModel, tmp_path: Path):
+    width = stories.model.config.width
+    steering = Steering({2: 5.0 * direction(width)})
+    options: Any = {"max_tokens": 8, "temperature": 0}
+    with stories.patch({"layers.2": 5.0 * direction(width)}):
+        patched = stories.generate(PROMPT, **options)
+    steered = stories.generate(PROMPT, steer=steering, **options)
+    again = stories.generate(PROMPT, steer=[steering * 0.5, 0.5 * steering], **options)
+    assert steered.proof.sums == patched.proof.sums == again.proof.sums  # type: ignore[union-attr]
+    assert again.usage.reused_tokens  # the same directions, the same states
+    with pytest.raises(ConfigError, match="last layer is"):
+        stories.generate(PROMPT, steer=Steering({99: direction(width)}))
+    with pytest.raises(ConfigError, match="no steering vector is called 'happy'"):
+        stories.generate(PROMPT, steer={"happy": 1.0})
+    from ggmodel.workbench.inside import save_steering
+
+    save_steering(tmp_path / "push.gguf", steering, "llama")
+    loaded = Steering.load(tmp_path / "push.gguf")
+    np.testing.assert_array_equal(loaded.directions[2], steering.directions[2])
+    file = f"{tmp_path / 'push.gguf'}:0.5"
+    with ggmodel.load(STORIES, deterministic=True, context_length=256, steer=file) as model:
+        half = stories.generate(PROMPT, steer=steering * 0.5, **options)
+        assert model.generate(PROMPT, **options).tokens == half.tokens
+        assert model.generate(PROMPT, steer={"push": 1.0}, **options).tokens == steered.tokens
+        plain = stories.generate(PROMPT, **options)
+        assert model.generate(PROMPT, steer={}, **options).tokens == plain.tokens
+
+
+def test_modules_that_cannot_be_seen(stories: LoadedModel):
+    with ggmodel.load(SHAPES) as model:
+        name = next(n for n in model.modules if n.startswith("vision."))
+        with pytest.raises(ConfigError, match="belongs to an encoder"):
+            model.generate("What is it?", max_tokens=1, capture=name)
+    with pytest.raises(Unsupported, match="context_shift"):
+        stories.generate(PROMPT, max_tokens=1, capture="layers.1", context_shift=True)
+
+
+def test_pictures_and_chats_are_captured_and_patched():
+    scene, options = SHAPES.with_name("scene.png"), {"max_tokens": 6, "temperature": 0}
+    messages = [{"role": "user", "content": "what is in the picture?", "images": [str(scene)]}]
+    with ggmodel.load(SHAPES) as model:
+        answer: Any = model.chat(messages, capture="layers.*", **options)  # type: ignore[arg-type]
+        rows = answer.usage.prompt_tokens + len(answer.tokens) - 1
+        assert {len(values) for values in answer.captured.values()} == {rows}
+        with model.patch({"layers.0": lambda rows: 0 * rows}):
+            assert model.chat(messages, **options) != answer  # type: ignore[arg-type]
+        with model.stream("a", capture="layers.1", max_tokens=3) as stream:
+            pieces = list(stream)
+        captured = stream.completion(pieces).captured
+        assert captured is not None and len(captured["layers.1"]) == stream.usage.prompt_tokens + 2
+
+
+def test_nothing_is_recorded_for_requests_that_ask_for_nothing(stories: LoadedModel):
+    graphs = stories.engine.graphs
+    stories.generate(PROMPT, max_tokens=3, temperature=0, capture="layers.*")
+    assert any(key[2] for key in graphs._entries)
+    stories.generate("A new prompt", max_tokens=3, temperature=0)
+    assert all(entry.tap is None for key, entry in graphs._entries.items() if not key[2])
