@@ -1,0 +1,127 @@
+"""Time the first token of a prompt after a restart, with prefixes on disk, beside a cold one.
+
+    python benchmarks/restart.py                     # the goldens of all architectures
+    python benchmarks/restart.py FILE.gguf … --tokens 2048
+
+Each number is a process of its own: one that computes the prompt, and two that find it on disk, of
+which the faster one counts. A time is that from the request to its first token; loading comes
+before. Without --tokens a prompt is lengthened until it takes five seconds. Logits are compared by
+all their bits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+import ggmodel
+
+SECONDS, SHARE = 5.0, 0.05
+_FIRST, _MOST = 2048, 1 << 16  # tokens
+
+
+def main() -> None:
+    text = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=text)
+    parser.add_argument("files", nargs="*")
+    parser.add_argument("--tokens", type=int, help="of the prompt")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="that a prompt takes")
+    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        name, folder, tokens = options.one
+        print(json.dumps(one(name, Path(folder), int(tokens))))
+        return
+    console, table = Console(), Table("model", "tokens", "cold s", "again s", "share", "bits")
+    missed = []
+    for name in options.files or tiny():
+        row, share = measured(name, options.tokens, options.seconds)
+        table.add_row(*row)
+        console.print(*row)
+        missed += [name] * (share > SHARE)
+    console.print(table)
+    console.print(f"above {SHARE:.0%}: {', '.join(missed) or 'none'}")
+
+
+def tiny() -> list[str]:
+    """A golden of each architecture of text."""
+    from tests.golden.text import CASES
+
+    return list({case.split("/")[0]: case for case in reversed(CASES)}.values())[::-1]
+
+
+def measured(name: str, tokens: int | None, seconds: float) -> tuple[list[str], float]:
+    """A row of the table, and the share of the cold time."""
+    count = tokens or _FIRST
+    while True:
+        with tempfile.TemporaryDirectory() as folder:
+            cold = child(name, folder, count)
+            if tokens is None and cold["seconds"] < seconds and count < cold["most"]:
+                growth = max(1.5, min(8.0, 1.2 * seconds / max(cold["seconds"], 0.01)))
+                count = min(cold["most"], int(count * growth))
+                continue
+            again = [child(name, folder, count) for _ in range(2)]
+        break
+    best = min(again, key=lambda one: one["seconds"])
+    share = best["seconds"] / cold["seconds"]
+    same = "same" if all(one["sum"] == cold["sum"] for one in again) else "OTHERS"
+    times = (f"{one['seconds']:.3f}" for one in (cold, best))
+    return [name, f"{cold['tokens']:,}", *times, f"{share:.1%}", same], share
+
+
+def child(name: str, folder: str, tokens: int) -> dict[str, Any]:
+    command = [sys.executable, __file__, "--one", name, folder, str(tokens)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return json.loads(done.stdout)
+
+
+def one(name: str, folder: Path, tokens: int) -> dict[str, Any]:
+    """Asks a prompt once, in a process of its own."""
+    warnings.simplefilter("ignore")
+    source, most = opened(name)
+    count = min(tokens, most)
+    options: dict[str, Any] = {"context_length": count + 8, "deterministic": True}
+    with ggmodel.load(source, prefix_store=folder, **options) as model:
+        store: Any = model.engine.store
+        deadline = time.monotonic() + 60
+        while store.writer.root is None and time.monotonic() < deadline:
+            time.sleep(0.001)  # the digest of a model that was never seen
+        chance, size = random.Random(1), min(model.engine.vocabulary, 30_000)
+        prompt = [chance.randrange(3, size) for _ in range(count)]
+        begun = time.perf_counter()
+        answer = model.generate(prompt, max_tokens=1, temperature=0)
+        seconds = time.perf_counter() - begun
+        found = {"seconds": seconds, "reused": answer.usage.reused_tokens, "tokens": count}
+        found["most"] = most
+        found["sum"] = answer.receipt.sums[0] if answer.receipt else ""
+    return found
+
+
+def opened(name: str) -> tuple[Any, int]:
+    """A file or a golden, and the longest prompt that it takes."""
+    if Path(name).exists():
+        return name, _MOST
+    from ggmodel.workbench.golden import source_of
+    from tests.golden.text import golden_of
+
+    golden = golden_of(name)
+    learned = any(golden.config.get(key) for key in ("n_positions", "max_target_positions"))
+    return source_of(golden), 100 if learned else _MOST
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    main()
