@@ -16,6 +16,7 @@ from ggmodel.runner.sampling import DEFAULTS, log_probabilities
 from ggmodel.serve.monitoring import note_model
 from ggmodel.serve.pool import Condition, ListedModel, same_name
 from ggmodel.serve.requests import (
+    Adapt,
     ChatParams,
     Detokenize,
     Embed,
@@ -27,8 +28,11 @@ from ggmodel.serve.requests import (
     Render,
     Request,
     Rows,
+    SlotCall,
+    SlotChanged,
     Started,
     State,
+    Strengths,
     Text,
     Token,
     TokenEvent,
@@ -37,6 +41,7 @@ from ggmodel.serve.requests import (
     Transcribe,
     Transcript,
 )
+from ggmodel.serve.runners.work import Work
 
 
 class InProcess:
@@ -148,7 +153,9 @@ class InProcess:
         return Rows(rows.tobytes(), rows.shape[0], rows.shape[1], tokens)
 
     async def rank(self, request: Rank) -> Ranks:
-        return Ranks([float(len(d)) for d in request.documents], [1] * len(request.documents))
+        scores = np.array([float(len(d)) for d in request.documents])
+        scores = 1 / (1 + np.exp(-scores)) if request.normalize else scores
+        return Ranks(scores.tolist(), [1] * len(request.documents))
 
     async def tokenize(self, request: Tokenize) -> Tokens:
         if isinstance(request.text, ChatParams):
@@ -163,6 +170,12 @@ class InProcess:
 
     async def render(self, request: Render) -> Text:
         return Text(self._render(request.chat))
+
+    async def adapt(self, request: Adapt) -> Strengths:
+        return Strengths(dict(self.model.adapters))
+
+    async def slot(self, request: SlotCall) -> SlotChanged:
+        return Work(self.model).slot(request, lambda: None)
 
     async def transcribe(self, request: Transcribe) -> Transcript:
         raise Unsupported("this model does not hear")

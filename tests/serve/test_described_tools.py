@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import openai
 
+from ggmodel.chat.described_tools import describe_tools
 from ggmodel.chat.replies import reply_format
-from ggmodel.serve.described_tools import describe_tools
 from tests.serve.standin import InProcess
 
 TOOL: Any = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}

@@ -46,6 +46,20 @@ def test_a_stream_has_the_same_text(http: httpx.Client):
     assert last["timings"]["predicted_n"] == 8
 
 
+def test_probabilities_after_sampling(http: httpx.Client):
+    asked = {**ASKED, "n_probs": 5, "post_sampling_probs": True}
+    drawn = {**asked, "temperature": 0.7, "top_k": 3, "top_p": 1.0, "seed": 4}
+    found = http.post("/completion", json=drawn).json()["completion_probabilities"]
+    assert len(found) == 8
+    for one in found:
+        assert len(one["top_probs"]) == 3  # as many as top_k leaves
+        assert sum(top["prob"] for top in one["top_probs"]) == pytest.approx(1)
+        assert one["prob"] in [top["prob"] for top in one["top_probs"] if top["id"] == one["id"]]
+        assert "logprob" not in one
+    greedy = http.post("/completion", json=asked).json()["completion_probabilities"]
+    assert [(one["prob"], len(one["top_probs"])) for one in greedy] == [(1, 1)] * 8
+
+
 def test_lists_of_prompts_have_lists_of_answers(http: httpx.Client):
     ids = http.post("/tokenize", json={"content": TEXT, "add_special": True}).json()["tokens"]
     found = http.post("/completion", json={**ASKED, "prompt": [TEXT, ids]}).json()

@@ -44,19 +44,19 @@ def test_numbers_of_other_servers(client: openai.OpenAI, http: httpx.Client):
         for prefix in ("ggmodel_", "llamacpp:", "vllm:")
     )
     model, other = '{model="stories"}', '{model_name="stories"}'
-    assert llama[f"tokens_predicted_total{model}"] == own[f"completion_tokens_total{model}"]
+    assert llama["tokens_predicted_total"] == own[f"completion_tokens_total{model}"]
     assert vllm[f"generation_tokens_total{other}"] == own[f"completion_tokens_total{model}"]
-    assert float(llama[f"prompt_tokens_total{model}"]) == float(
+    assert float(llama["prompt_tokens_total"]) == float(
         vllm[f"prompt_tokens_total{other}"]
     ) - float(vllm[f"prefix_cache_hits_total{other}"])
-    assert vllm[f"num_requests_running{other}"] == llama[f"requests_processing{model}"] == "0.0"
-    assert vllm[f"kv_cache_usage_perc{other}"] == llama[f"kv_cache_usage_ratio{model}"] == "0.0"
+    assert vllm[f"num_requests_running{other}"] == llama["requests_processing"] == "0.0"
+    assert vllm[f"kv_cache_usage_perc{other}"] == llama["kv_cache_usage_ratio"] == "0.0"
     count = own[f"first_token_seconds_count{model}"]
     assert vllm[f"time_to_first_token_seconds_count{other}"] == count
     assert vllm['time_to_first_token_seconds_bucket{le="+Inf",model_name="stories"}'] == count
     assert float(vllm[f"inter_token_latency_seconds_count{other}"]) >= 4
     assert 'request_success_total{finished_reason="length",model_name="stories"}' in vllm
-    assert float(llama[f"n_tokens_max{model}"]) >= 9
+    assert float(llama["n_tokens_max"]) >= 9
 
 
 def test_positions_that_answers_take(runner: InProcess):
@@ -66,7 +66,8 @@ def test_positions_that_answers_take(runner: InProcess):
     answer.decoded = 12
 
     def number(name: str) -> float:
-        (line,) = [one for one in metrics.page([model]).decode().splitlines() if name + "{" in one]
+        lines = metrics.page([model]).decode().splitlines()
+        (line,) = [one for one in lines if one.startswith((name + "{", name + " "))]
         return float(line.split()[-1])
 
     assert number("ggmodel_kv_cache_tokens") == number("llamacpp:kv_cache_tokens") == 512
@@ -82,10 +83,23 @@ def test_averages_need_no_answer():
         finished = Finished("stop", 10, 2, None, reused, 0.0 if reused else 2.0, 1.0)
         metrics.generated("m", finished, began)
     lines = metrics.page([]).decode().splitlines()
-    assert 'llamacpp:prompt_tokens_seconds{model="m"} 5.0' in lines
-    assert 'llamacpp:predicted_tokens_seconds{model="m"} 2.0' in lines
+    assert "llamacpp:prompt_tokens_seconds 5.0" in lines
+    assert "llamacpp:predicted_tokens_seconds 2.0" in lines
     assert 'ggmodel_token_gap_seconds_sum{model="m"} 2.0' in lines
     assert 'ggmodel_answer_seconds_sum{model="m"} 3.0' in lines
+
+
+def test_numbers_of_llama_server_are_of_all_models():
+    metrics = Metrics()
+    for model, seconds in (("a", 2.0), ("b", 1.0)):
+        finished = Finished("stop", 10, 3, None, 4, seconds, 1.0)
+        metrics.generated(model, finished, [1.0, 1.5, 2.5])
+    lines = metrics.page([]).decode().splitlines()
+    assert "llamacpp:prompt_tokens_total 12.0" in lines
+    assert "llamacpp:prompt_tokens_cached_total 8.0" in lines
+    assert "llamacpp:tokens_predicted_total 6.0" in lines
+    assert "llamacpp:prompt_tokens_seconds 6.0" in lines  # of the faster model
+    assert "llamacpp:n_tokens_max 13.0" in lines
 
 
 def test_numbers_have_the_model_s_own_name(

@@ -26,7 +26,7 @@ def test_the_page_and_all_that_it_names_are_served(http: httpx.Client):
     assert {"page/app.js", "page/style.css", "page/store.js", "page/markdown-it.js"} <= seen
 
 
-def test_the_reader_of_markdown_is_the_published_file():
+def test_vendored_files_are_those_that_were_published():
     folder = files("ggmodel.serve") / "page"
     origin = (folder / "markdown-it.txt").read_text("utf-8")
     data = (folder / "markdown-it.js").read_bytes()
@@ -36,19 +36,46 @@ def test_the_reader_of_markdown_is_the_published_file():
     assert stated["sha256"] == hashlib.sha256(data).hexdigest()
     assert data.startswith(f"/*! {stated['package']} {stated['version']} ".encode())
     assert parts <= {line.encode() for line in origin.splitlines()}  # each with its licence
-    assert sum(len(one.read_bytes()) for one in folder.iterdir()) < 300_000  # what a browser gets
+
+
+@pytest.mark.parametrize(("name", "count"), [("katex", 22), ("highlight", 1)])
+def test_vendored_folders_have_the_published_files_and_their_licence(name: str, count: int):
+    folder = files("ggmodel.serve") / "page" / name
+    origin = (folder / f"{name}.txt").read_text("utf-8")
+    listed = re.findall(r"^([0-9a-f]{64})  (\S+)$", origin, re.MULTILINE)
+
+    assert len(listed) == count
+    for digest, path in listed:
+        assert hashlib.sha256(folder.joinpath(path).read_bytes()).hexdigest() == digest
+    assert "Copyright (c)" in origin and "WARRANT" in origin
+
+
+def test_what_every_browser_gets_is_small():
+    folder = files("ggmodel.serve") / "page"
+    sizes = [len(one.read_bytes()) for one in folder.iterdir() if one.is_file()]
+
+    assert sum(sizes) < 300_000
+
+
+def test_fonts_are_served(http: httpx.Client):
+    font = http.get("/page/katex/fonts/KaTeX_Main-Regular.woff2")
+
+    assert font.headers["content-type"] == "font/woff2"
+    assert font.content.startswith(b"wOF2")
 
 
 def test_nothing_of_other_hosts_is_loaded(http: httpx.Client):
     policy = http.get("/", headers={"accept": "text/html"}).headers["content-security-policy"]
 
     assert "default-src 'none'" in policy
-    assert "'unsafe" not in policy and "http" not in policy
+    assert "'unsafe" not in policy
+    hosts = set(re.findall(r"https?://\S+?(?=[\s;])", policy))  # of tools that a user names
+    assert hosts == {"http://localhost:*", "http://127.0.0.1:*"}
 
 
 @pytest.mark.parametrize("name", ["nothing.js", "..%2Fapp.py", "%2Fetc%2Fpasswd", "."])
 def test_no_other_file_is_served(http: httpx.Client, name: str):
-    assert http.get(f"/page/{name}").status_code == 404
+    assert http.get(f"/page/{name}", follow_redirects=True).status_code == 404
 
 
 def test_programs_get_ollamas_words(http: httpx.Client):

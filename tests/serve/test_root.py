@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from ggmodel.serve.models import ModelPool
+from ggmodel.serve.models.catalogue import Catalogue
 from ggmodel.serve.pool import ListedModel
 from ggmodel.serve.server import Server
 from tests.serve.conftest import ASSETS, serving
@@ -66,6 +67,30 @@ def test_of_names_that_differ_in_capitals_the_exact_one_is_described(
             assert http.get(f"/v1/models/{name}{tag}").json()["id"] == name
             shown = http.post("/api/show", json={"model": name + tag}).json()
             assert f"\nFROM {ASSETS / names[name]}\n" in shown["modelfile"]
+
+
+def test_models_that_are_not_loaded_are_described_by_their_headers(
+    http: httpx.Client, models: InProcessModels, monkeypatch: pytest.MonkeyPatch
+):
+    names = ("stories", "shapes", "tones")
+    catalogue = Catalogue({name: str(ASSETS / f"{name}.gguf") for name in names}, stores=False)
+
+    async def listed() -> list[ListedModel]:
+        return catalogue.listed()
+
+    monkeypatch.setattr(models, "listed", listed)
+    shown = {one["id"]: one for one in http.get("/v1/models").json()["data"]}
+
+    assert {name: one["kinds"] for name, one in shown.items()} == {
+        "stories": [],
+        "shapes": ["image"],
+        "tones": ["audio"],
+    }
+    assert "chat" in shown["stories"]["abilities"] and "chat" in shown["shapes"]["abilities"]
+    assert shown["tones"]["abilities"] == ["transcription"]
+    assert shown["stories"]["context_length"] == 512
+    assert shown["stories"]["size"] == (ASSETS / "stories.gguf").stat().st_size
+    assert not shown["stories"]["removable"]
 
 
 def test_the_page_and_its_files(http: httpx.Client):

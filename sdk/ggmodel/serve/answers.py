@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
-import string
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..chat.functions import new_call_id
 from ..chat.replies import CallArguments, CallBegun, Content, Delta, Reasoning
 from ..errors import ComputeError
 from .endpoint import some
@@ -23,9 +22,6 @@ if TYPE_CHECKING:
     from ..chat.replies import ReplyFormat
     from .metrics import Metrics
     from .requests import Request, Runner
-
-
-_LETTERS, _LENGTH = string.ascii_letters + string.digits, 9
 
 
 class ParsedToken(NamedTuple):
@@ -139,7 +135,7 @@ class Answer:
         rest = self._input_rest()
         if isinstance(delta, CallBegun):
             self.called = True
-            delta = delta if delta.id else replace(delta, id=_new_id())
+            delta = delta if delta.id else replace(delta, id=new_call_id())
             if delta.name in self._custom:
                 self._input = delta.index, CustomInput()
         return [*rest, delta]
@@ -156,11 +152,6 @@ class Answer:
         finished.reasoning_tokens = self._thought
         self.finished = finished
         self._metrics.generated(self._model, finished, self._times)
-
-
-def _new_id() -> str:
-    """An id for a call; templates of Mistral refuse all that have not nine letters and digits."""
-    return "".join(secrets.choice(_LETTERS) for _ in range(_LENGTH))
 
 
 @dataclass

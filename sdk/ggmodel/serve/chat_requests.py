@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from ..bounds import limits
+from ..chat.described_tools import describe_tools
 from ..chat.replies import ReplyFormat, reply_format
+from ..chat.template import template_abilities
 from ..errors import TemplateError
-from .described_tools import describe_tools
 from .errors import Refused
 from .message_order import in_order, needs_order, taken_by
 from .requests import (
@@ -25,7 +26,6 @@ from .requests import (
     Request,
     Runner,
     State,
-    template_abilities,
 )
 from .tools import arguments_of
 

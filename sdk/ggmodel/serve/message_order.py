@@ -13,8 +13,8 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from ..chat import ChatTemplate
+from ..chat.described_tools import joined
 from ..errors import Error
-from .described_tools import joined
 
 Message = dict[str, Any]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,10 +21,11 @@ _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 
 _GAPS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.5, 5.0)
 _TOKENS = tuple(float(2**n) for n in range(18))
 
-# Names of other servers → ours, without "ggmodel_". llama-server's have the label `model`, vLLM's
-# `model_name`.
+# Names of other servers → ours, without "ggmodel_". llama-server's are of all models together, as
+# its own, which have no labels; vLLM's have the label `model_name`.
 _LLAMA_SERVER = {
     "prompt_tokens": "prefilled_tokens",
+    "prompt_tokens_cached": "reused_tokens",
     "prompt_seconds": "prefill_seconds",
     "prompt_tokens_seconds": "prefill_speed",
     "tokens_predicted": "completion_tokens",
@@ -37,6 +39,7 @@ _LLAMA_SERVER = {
     "spec_decode_num_draft_tokens": "drafted_tokens",
     "spec_decode_num_accepted_tokens": "accepted_tokens",
 }
+_ADDED = ("_running", "_waiting", "_tokens")  # gauges that add up
 _VLLM = {
     "num_requests_running": "requests_running",
     "num_requests_waiting": "requests_waiting",
@@ -57,7 +60,7 @@ _VLLM = {
     "request_prompt_tokens": "prompt_length",
     "request_generation_tokens": "answer_length",
 }
-_LABELS = {"llamacpp": {}, "vllm": {"model": "model_name", "reason": "finished_reason"}}
+_LABELS = {"model": "model_name", "reason": "finished_reason"}  # ours → vLLM's
 
 
 class _Others:
@@ -68,16 +71,27 @@ class _Others:
 
     def collect(self) -> Iterator[Metric]:
         ours = {one.name: one for one in self._own.collect()}
-        for prefix, names in (("llamacpp", _LLAMA_SERVER), ("vllm", _VLLM)):
-            for name, own in names.items():
-                yield _renamed(ours[f"ggmodel_{own}"], f"{prefix}:{name}", _LABELS[prefix])
+        for name, own in _LLAMA_SERVER.items():
+            yield _together(ours[f"ggmodel_{own}"], f"llamacpp:{name}")
+        for name, own in _VLLM.items():
+            yield _renamed(ours[f"ggmodel_{own}"], f"vllm:{name}")
 
 
-def _renamed(metric: Metric, name: str, labels: dict[str, str]) -> Metric:
+def _renamed(metric: Metric, name: str) -> Metric:
     other = Metric(name, metric.documentation, metric.type)
     for sample in metric.samples:
-        kept = {labels.get(label, label): value for label, value in sample.labels.items()}
+        kept = {_LABELS.get(label, label): value for label, value in sample.labels.items()}
         other.add_sample(name + sample.name[len(metric.name) :], kept, sample.value)
+    return other
+
+
+def _together(metric: Metric, name: str) -> Metric:
+    """The sum over all models; of speeds, shares and lengths the largest."""
+    other = Metric(name, metric.documentation, metric.type)
+    values = [sample.value for sample in metric.samples if not sample.name.endswith("_created")]
+    sums = metric.type == "counter" or metric.name.endswith(_ADDED)
+    value = sum(values) if sums else max(values, default=0.0)
+    other.add_sample(name + ("_total" if metric.type == "counter" else ""), {}, value)
     return other
 
 
@@ -104,10 +118,11 @@ class Metrics:
     """Counts of a server since its start, and its state when asked.
 
     Attributes:
-        under_way: answers that are not complete.
+        began: seconds since 1970. under_way: answers that are not complete.
     """
 
     def __init__(self) -> None:
+        self.began = time.time()
         self.registry = registry = CollectorRegistry()
         self._all = CollectorRegistry()
         for one in (registry, _Others(registry)):

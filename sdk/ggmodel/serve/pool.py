@@ -81,8 +81,8 @@ class Models(Protocol):
         ...
 
     async def loaded(self, name: str | None) -> Runner | None:
-        """The runner of a model, which is not used: it stays no longer for that. None while it is
-        not loaded.
+        """The runner of a model, which is not used: it stays no longer for that. Waits where the
+        model is being loaded; None where it is not.
 
         Raises:
             ModelNotFound: no model has that name.

@@ -65,6 +65,7 @@ class Request(Struct):
         grammar: the form that the text has to obey.
         special: special tokens are part of the text; without them it reads as `generate` gives it.
         progress: tell how far the prefill is, by `PromptProgress`.
+        slot: the number of the slot that has to compute it; None for any.
         prompt_logprobs: how many of the likeliest tokens to tell at each place of the prompt, 0 for
             the prompt's own alone; None for no log-probabilities of the prompt.
     """
@@ -75,6 +76,7 @@ class Request(Struct):
     special: bool = False
     prompt_logprobs: int | None = None
     progress: bool = False
+    slot: int | None = None
 
 
 class Token(Struct, array_like=True):
@@ -136,6 +138,17 @@ class TokenEvent(Struct, tag=True):
     token: Token | None = None
 
 
+class CapturedRows(Struct):
+    """Results of a module for the tokens of a request.
+
+    Attributes:
+        shape: tokens and width. data: float32 little-endian, row after row; base64 in JSON.
+    """
+
+    shape: tuple[int, int]
+    data: bytes
+
+
 class Finished(Struct, tag=True):
     """The answer is complete.
 
@@ -145,6 +158,7 @@ class Finished(Struct, tag=True):
         prompt_tokens: positions of the prompt. reused_tokens: those of them taken from the cache.
         prompt_seconds, decode_seconds: as `Usage` has them. queue_seconds: before the first step.
         reasoning_tokens: those of thoughts, counted by the one who reads the answer.
+        captured: name of a module → its results; None where nothing was to be captured.
     """
 
     reason: Literal["stop", "length"]
@@ -158,6 +172,7 @@ class Finished(Struct, tag=True):
     drafted: int = 0
     accepted: int = 0
     reasoning_tokens: int = 0
+    captured: dict[str, CapturedRows] | None = None
 
 
 Event = Started | PromptProgress | TokenEvent | Finished
@@ -170,6 +185,7 @@ class Embed(Struct):
         pooling: "mean", "cls" or "last"; None takes the file's.
         truncate: cut texts that are too long at their end.
         dimensions: the first of each row only, made of length 1 again where `normalize`.
+        prompt_name: of a prompt of the file that is put before texts; None takes its default.
     """
 
     texts: list[str | list[int]]
@@ -177,6 +193,7 @@ class Embed(Struct):
     normalize: bool = True
     truncate: bool = False
     dimensions: int | None = None
+    prompt_name: str | None = None
 
 
 class Rows(Struct):
@@ -194,10 +211,15 @@ class Rows(Struct):
 
 
 class Rank(Struct):
-    """Asks how well each document answers a query."""
+    """Asks how well each document answers a query.
+
+    Attributes:
+        normalize: scores from 0 to 1.
+    """
 
     query: str
     documents: list[str]
+    normalize: bool = False
 
 
 class Ranks(Struct):
@@ -228,6 +250,48 @@ class Detokenize(Struct):
     """Asks for the text of token ids."""
 
     ids: list[int]
+
+
+class Adapt(Struct):
+    """Asks for the adapters.
+
+    Attributes:
+        strengths: those that requests get from now on which choose none; adapters that it leaves
+            out get 0. None changes nothing.
+    """
+
+    strengths: dict[str, float] | None = None
+
+
+class Strengths(Struct):
+    """The adapters, in the order of their loading: name → strength in requests that choose none."""
+
+    strengths: dict[str, float]
+
+
+class SlotCall(Struct):
+    """Asks for a change of a slot.
+
+    Attributes:
+        action: "save" to a file, "restore" from one, or "erase".
+        path: of the file.
+    """
+
+    action: Literal["save", "restore", "erase"]
+    slot: int
+    path: str = ""
+
+
+class SlotChanged(Struct):
+    """A slot was saved, restored or erased.
+
+    Attributes:
+        tokens: that it holds, or held. nbytes: of the file.
+    """
+
+    tokens: int
+    nbytes: int = 0
+    seconds: float = 0.0
 
 
 class Render(Struct):
@@ -298,6 +362,8 @@ class State(Struct):
         end_ids: of the tokens that end an answer; none where they are unknown.
         metadata: GGUF keys but for long lists.
         sampling: options of requests that say nothing of them.
+        deterministic: whether answers have the same bits in any batch.
+        adapters: their names, in the order of their loading.
         running, waiting: requests now.
     """
 
@@ -321,6 +387,8 @@ class State(Struct):
     end_ids: list[int] = field(default_factory=list)
     metadata: dict[str, Any] = field(default_factory=dict)
     sampling: dict[str, Any] = field(default_factory=dict)
+    deterministic: bool = False
+    adapters: list[str] = field(default_factory=list)
     running: int = 0
     waiting: int = 0
 
@@ -336,19 +404,6 @@ class State(Struct):
         self.running = min(requests, self.parallel)
         self.waiting = requests - self.running
         return self
-
-
-# Names that templates use for tools and for thoughts.
-_OF_TEMPLATES = {
-    "tools": ("tools", "tool_calls"),
-    "thinking": ("enable_thinking", "reasoning_content", "<think>", "thinking"),
-}
-
-
-def template_abilities(template: str) -> list[str]:
-    """The abilities of `State` that a chat template gives a model."""
-    named = _OF_TEMPLATES.items()
-    return [ability for ability, names in named if any(name in template for name in names)]
 
 
 class Failure(Struct, tag=True):
@@ -397,6 +452,10 @@ class Runner(Protocol):
     async def detokenize(self, request: Detokenize) -> Text: ...
 
     async def render(self, request: Render) -> Text: ...
+
+    async def adapt(self, request: Adapt) -> Strengths: ...
+
+    async def slot(self, request: SlotCall) -> SlotChanged: ...
 
     async def transcribe(self, request: Transcribe) -> Transcript: ...
 

@@ -102,6 +102,7 @@ class Settings:
             waiting; 0 or less for no pings.
         manage: requests may download, make and remove models of this machine.
         files: the folder of uploaded files and batches; None for a temporary one.
+        slot_save_path: the folder of saved slots; None for none.
         log_requests: a line for each on standard error. verbose: their bodies and those of answers,
             too.
         strict_fields: a field without effect is an error.
@@ -121,6 +122,7 @@ class Settings:
     log_requests: bool = False
     verbose: bool = False
     files: str | None = None
+    slot_save_path: str | None = None
     strict_fields: bool = False
 
 

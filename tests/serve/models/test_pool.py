@@ -232,6 +232,33 @@ def test_any_name_means_the_first_model(loop: Loop):
     loop.run(work())
 
 
+def test_who_looks_for_a_runner_waits_while_it_starts(loop: Loop):
+    async def work() -> None:
+        pool, engines = pool_of()
+        assert await pool.loaded("m1") is None
+        engines.gate.clear()
+        used, looked = (asyncio.ensure_future(one) for one in (use(pool, "m1"), look(pool)))
+        await settled()
+        assert not looked.done()
+        engines.gate.set()
+        assert await looked is await used is engines.started[0]
+        engines.gate.clear()
+        engines.error = LoadError("made up")
+        failing = asyncio.ensure_future(use(pool, "m2"))
+        await settled()
+        engines.gate.set()
+        assert await pool.loaded("m2") is None
+        with pytest.raises(LoadError):
+            await failing
+        await pool.close()
+
+    async def look(pool: ModelPool) -> Any:
+        await settled()
+        return await pool.loaded("m1")
+
+    loop.run(work())
+
+
 def test_a_caller_that_gives_up_does_not_end_the_load(loop: Loop):
     async def work() -> None:
         pool, engines = pool_of(keep_alive=0)

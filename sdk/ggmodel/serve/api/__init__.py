@@ -51,6 +51,7 @@ APIS: Sequence[Api] = (
     Api("root", "/", OPENAI),
     Api("llama_server", "/", OPENAI),
     Api("operations", "/", OPENAI),
+    Api("slots", "/", OPENAI),
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any, Literal, TypeVar
 
@@ -12,17 +13,18 @@ from starlette.routing import Route
 from ...chat.replies import Content
 from ...errors import TokenizerError
 from ..answers import Answer, ParsedToken, Reply
+from ..bodies import decoded
 from ..chat import ChatProtocol, serve_chat
 from ..endpoint import EVENTS, Answers, Call, route
 from ..errors import Refused
 from ..infill import Extra, fill_prompt
-from ..requests import Detokenize, Finished, PromptProgress, Request, Started, Token
+from ..requests import Adapt, Detokenize, Finished, PromptProgress, Request, Started, Token
 from ..server import Server
 from .openai.chat import ChatCompletions, ChatRequest
-from .openai.inputs import MIDDLE, Input, Sampling, inputs_of
+from .openai.inputs import MIDDLE, AdapterScale, Input, Sampling, inputs_of, scales_by_name
 from .openai.responses import prompt_tokens
 from .openai.schemas import OPENAI, InputTokens, entry, progress_of, settings_of, timings
-from .schemas import ContinuedPart, ContinuedText, IdLogprob, LikelyId
+from .schemas import ContinuedPart, ContinuedText, IdLogprob, LikelyId, LoadedAdapter, Success
 
 _TOP = 100
 
@@ -34,6 +36,7 @@ class ContinuationRequest(Sampling, kw_only=True):
     n_predict: int | None = None
     n_keep: int | None = None
     n_probs: int = 0
+    post_sampling_probs: bool = False
     return_tokens: bool = False
     response_fields: list[str] = []
 
@@ -66,6 +69,18 @@ def routes(server: Server) -> list[Route]:
             route("POST", path, count, server, OPENAI, ChatRequest, answers=Answers(InputTokens))
             for path in chats
         ),
+        route(
+            "GET", "/lora-adapters", adapters, server, OPENAI, answers=Answers(list[LoadedAdapter])
+        ),
+        route(
+            "POST",
+            "/lora-adapters",
+            set_adapters,
+            server,
+            OPENAI,
+            list[AdapterScale],
+            answers=Answers(Success),
+        ),
         route("POST", "/infill", infill, server, OPENAI, InfillRequest, answers=texts),
     ]
 
@@ -78,6 +93,22 @@ async def count(call: Call) -> None:
     async with call.server.models.use(params.model, **chat.loading()) as chat.runner:
         number = await prompt_tokens(chat.runner, (await chat.prepared(requests))[0])
     await call.json(InputTokens(number))
+
+
+async def adapters(call: Call) -> None:
+    """List the LoRA adapters of the first model."""
+    async with call.server.models.use(None) as runner:
+        strengths = (await runner.adapt(Adapt())).strengths
+    await call.json([LoadedAdapter(i, *one) for i, one in enumerate(strengths.items())])
+
+
+async def set_adapters(call: Call) -> None:
+    """Set the strengths that adapters have in requests that choose none; others get 0."""
+    scales = await decoded(call.body, list[AdapterScale])
+    async with call.server.models.use(None) as runner:
+        named = scales_by_name(scales, runner.state.adapters, "id")
+        await runner.adapt(Adapt(named))
+    await call.json(Success())
 
 
 async def create(call: Call) -> None:
@@ -116,8 +147,10 @@ class Continuation(ChatProtocol[W]):
             raise Refused(f"n_probs: {params.n_probs} is not between 0 and {_TOP}", param="n_probs")
         if params.n_probs or params.return_tokens or params.stream:  # each with its id
             options |= {"logprobs": True, "top_logprobs": params.n_probs}
+        if params.n_probs and params.post_sampling_probs:
+            options["post_sampling_probs"] = True
         for one in requests:
-            one.options, one.progress = options, params.watches_prefill
+            one.options, one.progress, one.slot = options, params.watches_prefill, params.slot
         self._requests = await super().prepared(requests)
         return requests
 
@@ -128,7 +161,7 @@ class Continuation(ChatProtocol[W]):
             if self.params.return_tokens:
                 whole.tokens = [token.id for token in reply.tokens]
             if self.params.n_probs and reply.tokens:
-                whole.completion_probabilities = _probabilities(reply.tokens)
+                whole.completion_probabilities = self._probabilities(reply.tokens)
             texts.append(_chosen(whole, self.params.response_fields))
         return texts[0] if len(texts) == 1 else texts
 
@@ -148,7 +181,7 @@ class Continuation(ChatProtocol[W]):
         self._text.append(text)
         part = ContinuedPart(text, [token.id for token in new], self._count, self._evaluated)
         if self.params.n_probs:
-            part.completion_probabilities = _probabilities(new)
+            part.completion_probabilities = self._probabilities(new)
         return [part]
 
     async def last(self, index: int, answer: Answer) -> Iterable[Any]:
@@ -177,6 +210,18 @@ class Continuation(ChatProtocol[W]):
             tokens_cached=finished.prompt_tokens + finished.completion_tokens,
             timings=timings(finished),
         )
+
+    def _probabilities(self, tokens: list[Token]) -> list[IdLogprob]:
+        """How likely tokens were, with ids, and the likeliest at their places."""
+        if self.params.post_sampling_probs:
+            return [
+                IdLogprob(**_drawn(one), top_probs=[LikelyId(**_drawn(top)) for top in one.top])
+                for one in tokens
+            ]
+        return [
+            IdLogprob(**_likely(one), top_logprobs=[LikelyId(**_likely(top)) for top in one.top])
+            for one in tokens
+        ]
 
     async def _prompt(self, started: Started) -> str:
         """The text of a prompt as the model has it; "" without a vocabulary."""
@@ -236,9 +281,12 @@ def _stop_type(finished: Finished) -> Literal["limit", "eos", "word"]:
     return "eos" if finished.stop is None else "word"
 
 
-def _probabilities(tokens: list[Token]) -> list[IdLogprob]:
-    """Log-probabilities of tokens, with ids."""
-    return [
-        IdLogprob(one.id, *entry(one), [LikelyId(top.id, *entry(top)) for top in one.top])
-        for one in tokens
-    ]
+def _likely(token: Token) -> dict[str, Any]:
+    text, logprob, data = entry(token)
+    return {"id": token.id, "token": text, "bytes": data, "logprob": logprob}
+
+
+def _drawn(token: Token) -> dict[str, Any]:
+    fields = _likely(token)
+    fields["prob"] = math.exp(fields.pop("logprob"))
+    return fields

@@ -34,6 +34,7 @@ class Props(Struct):
     eos_token: str
     modalities: dict[str, bool]
     build_info: str
+    deterministic: bool
 
 
 class NextToken(Struct):
@@ -140,6 +141,7 @@ async def props(call: Call) -> None:
         eos_token=state.special_tokens.get("eos_token", ""),
         modalities={"vision": "image" in state.kinds, "audio": "audio" in state.kinds},
         build_info=state.build,
+        deterministic=state.deterministic,
     )
     await call.json(answer)
 

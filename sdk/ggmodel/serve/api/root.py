@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from contextlib import suppress
 from importlib.resources import files
 from typing import Any
@@ -37,10 +36,12 @@ from .schemas import (
     document,
 )
 
-_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "woff2": "font/woff2"}
 # Nothing from elsewhere, and no page may frame it.
 _POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; font-src 'self'; "
+    # MCP servers of the browser's machine, too.
+    "connect-src 'self' http://localhost:* http://127.0.0.1:*; "
     "img-src 'self' data: blob:; media-src data: blob:; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'"
 )
@@ -49,14 +50,15 @@ _POLICY = (
 def page_routes(server: Server) -> list[Route]:
     """Its files."""
     folder = files("ggmodel.serve") / "page"
-    data = {one.name: one.read_bytes() for one in folder.iterdir() if _ending(one.name) in _TYPES}
+    data = _read(folder)
 
     async def send(call: Call, name: str) -> None:
         if name not in data:
             raise Refused(f"the page has no file {name!r:.100}", 404)
+        media_type = _TYPES[_ending(name)]
         await call.reply(
             data[name],
-            f"{_TYPES[_ending(name)]}; charset=utf-8",
+            media_type if media_type.startswith("font") else f"{media_type}; charset=utf-8",
             cache_control="no-cache",
             content_security_policy=_POLICY,
             x_content_type_options="nosniff",
@@ -83,13 +85,24 @@ def page_routes(server: Server) -> list[Route]:
         ),
         route(
             "GET",
-            "/page/{name}",
+            "/page/{name:path}",
             part,
             server,
             OPENAI,
             answers=Answers(None, {kind: [str] for kind in _TYPES.values()}),
         ),
     ]
+
+
+def _read(folder: Any, prefix: str = "") -> dict[str, bytes]:
+    """The files in a folder and those below it that browsers get, by their paths in it."""
+    found = dict[str, bytes]()
+    for one in folder.iterdir():
+        if one.is_dir():
+            found |= _read(one, f"{prefix}{one.name}/")
+        elif _ending(one.name) in _TYPES:
+            found[prefix + one.name] = one.read_bytes()
+    return found
 
 
 def _ending(name: str) -> str:
@@ -187,7 +200,11 @@ async def openapi(call: Call) -> None:
 async def metrics(call: Call) -> None:
     """Numbers for Prometheus."""
     page = call.server.metrics.page(await call.server.models.listed())
-    await call.reply(page, "text/plain; version=0.0.4; charset=utf-8")
+    await call.reply(
+        page,
+        "text/plain; version=0.0.4; charset=utf-8",
+        Process_Start_Time_Unix=f"{call.server.metrics.began:.0f}",  # as llama-server spells it
+    )
 
 
 async def tokenize(call: Call) -> None:
@@ -283,7 +300,8 @@ async def rerank(call: Call) -> None:
     documents = [_document(one, i) for i, one in enumerate(listed or ())]
     _check(documents, "documents")
     async with call.server.models.use(params.model) as runner:
-        ranks = await runner.rank(Rank(params.query, documents))
+        unit = params.texts is not None and not params.raw_scores
+        ranks = await runner.rank(Rank(params.query, documents, unit))
         name = model_name(params.model, runner.state)
     count = sum(ranks.tokens)
     call.server.metrics.read(runner.name, count)
@@ -291,16 +309,10 @@ async def rerank(call: Call) -> None:
     order = order if params.top_n is None else order[: max(0, params.top_n)]
     if params.texts is not None:
         texts = documents if params.return_text else [UNSET] * len(documents)
-        scores = ranks.scores if params.raw_scores else list(map(_probability, ranks.scores))
-        return await call.json([RankedPlain(i, scores[i], texts[i]) for i in order])
+        return await call.json([RankedPlain(i, ranks.scores[i], texts[i]) for i in order])
     shown = [RankedText(one) if params.return_documents else UNSET for one in documents]
     results = [Ranked(i, ranks.scores[i], shown[i]) for i in order]
     await call.json(RankedList(name, results, PromptUsage(count, count)))
-
-
-def _probability(score: float) -> float:
-    """From 0 to 1: a sigmoid."""
-    return 0.5 + 0.5 * math.tanh(score / 2)
 
 
 async def score(call: Call) -> None:

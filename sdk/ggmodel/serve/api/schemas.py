@@ -224,14 +224,21 @@ class ScoreList(Struct, tag_field="object", tag="list"):
 
 
 class LikelyId(Struct):
+    """A token and how likely it was: with `post_sampling_probs` its probability in the distribution
+    that was drawn from, else its log-probability in the model's own."""
+
     id: int
     token: str
-    logprob: Number
     bytes: list[int]
+    logprob: Number | UnsetType = UNSET
+    prob: float | UnsetType = UNSET
 
 
 class IdLogprob(LikelyId):
-    top_logprobs: list[LikelyId]
+    """With the likeliest at its place."""
+
+    top_logprobs: list[LikelyId] | UnsetType = UNSET
+    top_probs: list[LikelyId] | UnsetType = UNSET
 
 
 class ContinuedText(Struct, kw_only=True):
@@ -268,3 +275,17 @@ class ContinuedPart(Struct):
     id_slot: int = -1
     completion_probabilities: list[IdLogprob] | UnsetType = UNSET
     prompt_progress: PrefillProgress | UnsetType = UNSET
+
+
+class LoadedAdapter(Struct):
+    """A LoRA adapter: its number, its name, and its strength in requests that choose none."""
+
+    id: int
+    path: str
+    scale: float
+    task_name: str = ""
+    prompt_prefix: str = ""
+
+
+class Success(Struct):
+    success: bool = True

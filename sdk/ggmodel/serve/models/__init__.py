@@ -5,17 +5,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import msgspec
 
-from ...errors import Busy, Cancelled, ConfigError, DeviceLost, Error, LoadError, ModelNotFound
+from ...errors import (
+    Busy,
+    Cancelled,
+    ConfigError,
+    DeviceLost,
+    Error,
+    LoadError,
+    ModelNotFound,
+    Unsupported,
+)
 from ..errors import problem_of
 from ..monitoring import note_model
 from ..pool import Condition, ListedModel, same_name
-from ..requests import Runner
+from ..requests import Event, Request, Runner
 from ..runners.client import Needs
 from ..runners.engines import Engines
 from .catalogue import Catalogue, PoolEntry, Target
@@ -81,12 +90,19 @@ class ModelPool:
             Error: a model cannot be loaded, as far as its header tells.
         """
         for name in (*self._pinned, *self._catalogue.named):
-            self._engines.check(self._catalogue.look(name), self._options)
+            target = self._catalogue.look(name)
+            self._engines.check(target, self._options_of(target))
 
     def start(self) -> None:
         """See `Models.start`. A model that cannot be loaded is tried again by its requests."""
         for name in self._pinned:
             self._later(self._load(name))
+
+    def _options_of(self, target: Target) -> dict[str, Any]:
+        """The options of loading a model: adapters are for those named at start."""
+        if target.key in self._catalogue.named:
+            return self._options
+        return {name: value for name, value in self._options.items() if name != "adapters"}
 
     async def _load(self, name: str) -> None:
         with suppress(Error):  # the log has it, or the server ends
@@ -101,6 +117,7 @@ class ModelPool:
     ) -> AsyncIterator[Runner]:
         """See `Models.use`."""
         note_model(name)
+        name, adapters = self._catalogue.adapted(name)
         entry = await self._entry(name)
         if self._closed:
             raise Cancelled("the server ends")
@@ -109,9 +126,10 @@ class ModelPool:
         entry.expire_in(None, None)
         entry.users += 1
         try:
-            runner = await self._started(entry, {**self._options, **options})
+            runner = await self._started(entry, {**self._options_of(entry.target), **options})
+            given: Any = AdaptedRunner(runner, adapters) if adapters else runner
             try:
-                yield runner
+                yield given
                 if not runner.ended:
                     entry.note_success()
             finally:
@@ -126,9 +144,14 @@ class ModelPool:
 
     async def loaded(self, name: str | None) -> Runner | None:
         """See `Models.loaded`."""
-        entry = self._entries.get((await self._catalogue.target(name)).key)
-        runner = None if entry is None else entry.runner
-        return None if runner is None or runner.ended else runner
+        base, _ = self._catalogue.adapted(name)
+        entry = self._entries.get((await self._catalogue.target(base)).key)
+        if entry is None:
+            return None
+        if entry.starting:
+            async with entry.lock:
+                pass
+        return None if entry.runner is None or entry.runner.ended else entry.runner
 
     async def _entry(self, name: str | None) -> PoolEntry:
         target = await self._catalogue.target(name)
@@ -200,11 +223,11 @@ class ModelPool:
             taken = None if self._memory is not None else self._promised()
             entry.runner = await self._engines.start(entry.target, options, admit, taken=taken)
             state = entry.runner.state
-            if options == self._options:
+            if options == self._options_of(entry.target):
                 entry.longest = max(state.trained_context, state.context_length)
         except Error as error:
             # The server ends, or it is the request that wanted these options.
-            if self._closed or options != self._options:
+            if self._closed or options != self._options_of(entry.target):
                 raise
             log.error("cannot load %s: %s", entry.target.key, error)
             fault = _of_server(error, entry.target)
@@ -229,7 +252,7 @@ class ModelPool:
             entry.longest = None if trained is None else max(trained, own or 0)
         if entry.longest is None:  # only the model itself knows
             entry.check_pause()
-            await self._start(entry, self._options)
+            await self._start(entry, self._options_of(entry.target))
         if entry.longest is not None and length > entry.longest:
             raise ConfigError(
                 f"the context_length (num_ctx) of {length:,} is more than the {entry.longest:,} of "
@@ -238,7 +261,7 @@ class ModelPool:
 
     def _note_failure(self, entry: PoolEntry, error: Error) -> None:
         """A request whose own options fail does not keep the model from others."""
-        if entry.options == self._options:
+        if entry.options == self._options_of(entry.target):
             entry.note_failure(error)
 
     # memory
@@ -305,6 +328,9 @@ class ModelPool:
             if entry is not None and entry.runner is not None and not entry.runner.ended:
                 one = msgspec.structs.replace(one, state=entry.runner.state, expires=entry.expires)
             result.append(one)
+            if one.state is not None:
+                names = [f"{one.name}+{adapter}" for adapter in one.state.adapters]
+                result += [msgspec.structs.replace(one, name=name) for name in names]
         return result
 
     def conditions(self) -> dict[str, Condition]:
@@ -343,6 +369,34 @@ class ModelPool:
             entry.expire_in(None, None)
         await asyncio.gather(*map(self._stop, self._entries.values()))
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+class AdaptedRunner:
+    """A runner whose answers are computed with some of its adapters, unless a request chooses.
+
+    Raises:
+        ModelNotFound: it has no adapter of a name.
+    """
+
+    def __init__(self, runner: Any, adapters: list[str]):
+        self._runner, self._adapters = runner, adapters
+        for name in adapters:
+            if name not in (names := runner.state.adapters):
+                loaded = ", ".join(names) or "none"
+                raise ModelNotFound(f"{runner.name} has no adapter {name!r:.200}; it has: {loaded}")
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("embed", "rank", "transcribe"):
+            raise Unsupported(
+                "adapters are chosen for answers alone; set their strengths for all requests "
+                "(--adapter PATH=STRENGTH, POST /lora-adapters)"
+            )
+        return getattr(self._runner, name)
+
+    def generate(self, request: Request) -> AsyncGenerator[Event, None]:
+        """See `Runner.generate`."""
+        request.options = {"adapters": self._adapters, **request.options}
+        return self._runner.generate(request)
 
 
 def _of_server(error: Error, target: Target) -> Error:

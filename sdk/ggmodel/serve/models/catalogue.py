@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ...chat.template import KEY as TEMPLATE
+from ...chat.template import template_abilities
 from ...errors import DeviceLost, Error, ModelNotFound
 from ...gguf_file import TensorSource, open_gguf
 from ...gguf_file.source import quantization_of
@@ -21,7 +22,7 @@ from ...gguf_file.values import KeyValues
 from ...names import Stored, find_stored, stored
 from ..infill import fills
 from ..pool import Condition, ListedModel, best_name
-from ..requests import Runner, template_abilities
+from ..requests import Runner
 from ..runners.client import Needs
 
 _DIGEST = re.compile(r"(?:sha256-)?([0-9a-f]{64})")
@@ -92,6 +93,13 @@ class Catalogue:
                 del self._targets[next(iter(self._targets))]
         return target
 
+    def adapted(self, name: str | None) -> tuple[str | None, list[str]]:
+        """The model and the adapters of a name MODEL+ADAPTER…, of a model given at start."""
+        base, *adapters = (name or "").split("+")
+        if adapters and not best_name(name or "", self.named) and best_name(base, self.named):
+            return base, adapters
+        return name, []
+
     def look(self, name: str) -> Target:
         """The model of a name, looked up anew. For a thread; raises as `target`."""
         own = best_name(name, self.named)
@@ -152,10 +160,11 @@ class Catalogue:
         with suppress(OSError):
             key = path, os.stat(path).st_mtime_ns
         if key not in self._headers:
-            self._headers[key] = {}
+            header = dict[str, Any]()
             if os.path.isfile(path):
                 with suppress(Error, OSError), open_gguf(path) as source:
-                    self._headers[key] = header_of(source)
+                    header = header_of(source)
+            self._headers[key] = header  # whole: other threads read it
         return self._headers[key]
 
 
@@ -182,9 +191,10 @@ def _list(name: str, path: Path, source: str, stored: Stored | None = None) -> L
         blob = _DIGEST.fullmatch(Path(os.path.realpath(path)).name)
         state = f"{os.path.realpath(path)}\n{nbytes}\n{created}"
         digest = blob[1] if blob else sha256(state.encode("utf-8", "surrogateescape")).hexdigest()
-    details = {"format": "safetensors" if path.is_dir() else "gguf"}
+    details: dict[str, Any] = {"format": "safetensors" if path.is_dir() else "gguf"}
     if stored is not None:
         details["store"], created = stored.store, stored.modified or created
+        details["own"] = stored.own
     return ListedModel(name, str(path), created, nbytes, digest, source, details=details)
 
 
@@ -193,13 +203,16 @@ def _size(folder: Path) -> int:
 
 
 def header_of(source: TensorSource) -> dict[str, Any]:
-    """The architecture, the number of parameters, the type and the abilities of a model."""
+    """The architecture, the number of parameters, the type, the abilities and the trained context
+    of a model, and whether it has a chat template."""
     architecture = source.metadata.get("general.architecture")
     return {
         "architecture": architecture if isinstance(architecture, str) else "",
         "parameters": sum(tensor.n_elements for tensor in source.tensors.values()),
         "quantization": quantization_of(source),
         "capabilities": capabilities_of(source.metadata),
+        "chat": bool(source.metadata.get(TEMPLATE)),
+        "context_length": KeyValues(source.metadata).get("context_length", int) or 0,
     }
 
 

@@ -1,52 +1,50 @@
-// Talks to the server, in OpenAI's API.
+// Answers of models, in OpenAI's API.
 
+import { events, post } from "./api.js";
 import { settings } from "./store.js";
 
 const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "repeat_penalty", "seed", "max_tokens"];
 
-function headers() {
-  const { key } = settings();
-  return { "Content-Type": "application/json", ...(key ? { Authorization: `Bearer ${key}` } : {}) };
+const afterComma = (url) => url.slice(url.indexOf(",") + 1);
+
+/** A file of a message in the API's form. */
+function part({ kind, name, url, format }) {
+  if (kind === "file") return { type: "file", file: { filename: name, file_data: url } };
+  if (kind === "audio") return { type: "input_audio", input_audio: { data: afterComma(url), format } };
+  return { type: `${kind}_url`, [`${kind}_url`]: { url } };
 }
 
-async function checked(response) {
-  if (response.ok) return response;
-  let message = `${response.status} ${response.statusText}`;
-  try {
-    message = (await response.json()).error.message;
-  } catch {
-    // The server's proxy answered.
+/** A message in the API's form, with the results of its calls. The thought of an answer that goes on is its beginning. */
+function spelled({ role, text, thought, items = [], calls = [] }, place, all) {
+  if (items.length) return [{ role, content: [...items.map(part), { type: "text", text }] }];
+  if (calls.length) {
+    const tool_calls = calls.map(({ id, name, arguments: text }) => ({ id, type: "function", function: { name, arguments: text } }));
+    const results = calls.map(({ id, result }) => ({ role: "tool", tool_call_id: id, content: result ?? "Error: not run" }));
+    return [{ role, content: text, tool_calls }, ...results];
   }
-  if (response.status === 401) message += " Give the key in the settings.";
-  throw new Error(message);
+  const goesOn = role === "assistant" && place === all.length - 1;
+  return [{ role, content: text, ...(goesOn && thought && { reasoning_content: thought }) }];
 }
 
-/** The models that the server has. */
-export async function models() {
-  const response = await checked(await fetch("v1/models", { headers: headers() }));
-  return (await response.json()).data;
+/** How much the model is to think, as fields of a request. */
+function thinking(choice) {
+  if (!choice) return {};
+  if (choice === "off") return { reasoning_effort: "none" };
+  const on = { chat_template_kwargs: { enable_thinking: true } };
+  return choice === "on" ? on : { ...on, reasoning_effort: choice };
 }
 
-/** A message in the API's form. */
-function spelled({ role, text, items = [] }) {
-  if (!items.length) return { role, content: text };
-  const parts = items.map(({ kind, url, format }) =>
-    kind === "image"
-      ? { type: "image_url", image_url: { url } }
-      : { type: "input_audio", input_audio: { data: url.slice(url.indexOf(",") + 1), format } },
-  );
-  return { role, content: [...parts, { type: "text", text }] };
-}
-
-function body(model, messages) {
-  const chosen = settings();
+function body({ model, messages, settings: chosen = {}, tools = [] }) {
   const system = chosen.system ? [{ role: "system", content: chosen.system }] : [];
   const request = {
     model,
-    messages: [...system, ...messages.map(spelled)],
+    messages: [...system, ...messages.flatMap(spelled)],
+    ...(tools.length && { tools }),
     stream: true,
     stream_options: { include_usage: true },
+    return_progress: true,
     truncation: "auto",
+    ...thinking(chosen.thinking),
   };
   for (const name of NUMBERS) {
     if (chosen[name] !== undefined && chosen[name] !== "") request[name] = Number(chosen[name]);
@@ -55,64 +53,61 @@ function body(model, messages) {
     const json_schema = { name: "answer", strict: true, schema: JSON.parse(chosen.schema) };
     request.response_format = { type: "json_schema", json_schema };
   }
-  if (chosen.logprobs) Object.assign(request, { logprobs: true, top_logprobs: 5 });
+  if (settings().logprobs) Object.assign(request, { logprobs: true, top_logprobs: 5 });
   return request;
 }
 
-/** The objects of an event stream. */
-async function* events(response) {
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  let held = "";
-  for (;;) {
-    const { done, value } = await reader.read();
-    if (done) return;
-    held += value;
-    let end;
-    while ((end = held.indexOf("\n\n")) >= 0) {
-      const event = held.slice(0, end);
-      held = held.slice(end + 2);
-      const data = event.split("\n").filter((line) => line.startsWith("data:"));
-      const text = data.map((line) => line.slice(5).trimStart()).join("\n");
-      if (text === "[DONE]") return;
-      if (text) yield JSON.parse(text);
-    }
+/** How many tokens the prompt of a whole conversation has; infinitely many if it does not fit in the context. */
+export async function promptLength(asked) {
+  const { truncation, stream, ...counted } = body(asked);
+  try {
+    return (await (await post("v1/chat/completions/input_tokens", counted)).json()).input_tokens;
+  } catch (error) {
+    if (error.code === "context_length_exceeded") return Infinity;
+    throw error;
   }
-}
-
-/** How many tokens a conversation has, without its pictures and sounds. */
-export async function promptLength(model, messages, signal) {
-  const asked = JSON.stringify({ model, messages: body(model, messages).messages });
-  const response = await checked(await fetch("tokenize", { method: "POST", headers: headers(), body: asked, signal }));
-  return (await response.json()).count;
 }
 
 /**
- * Answers a conversation: yields {text, thought, tokens, usage, timings, reason}, each where it is new.
- * The first piece is empty: the model is loaded, and reads the prompt.
+ * Answers {model, messages, settings, tools}: yields {text, thought, calls, tokens, progress, usage, timings, reason},
+ * each where it is new. The last message goes on if it is an answer.
  * Aborting the signal ends the request at the server, too.
  */
-export async function* answer(model, messages, signal) {
+export async function* answer(asked, signal) {
   let request;
   try {
-    request = JSON.stringify(body(model, messages));
+    request = body(asked);
   } catch (error) {
     throw new Error(`The JSON schema in the settings is no JSON: ${error.message}`);
   }
-  const response = await checked(
-    await fetch("v1/chat/completions", { method: "POST", headers: headers(), body: request, signal }),
-  );
+  const response = await post("v1/chat/completions", request, signal);
   for await (const event of events(response)) {
     if (event.error) throw new Error(event.error.message);
     const choice = event.choices?.[0];
     const delta = choice?.delta ?? {};
-    const calls = delta.tool_calls?.map(({ function: f }) => (f.name ?? "") + (f.arguments ?? ""));
     yield {
-      text: (delta.content ?? "") + (calls?.join("") ?? ""),
+      text: delta.content ?? "",
+      calls: delta.tool_calls ?? [],
       thought: delta.reasoning_content ?? delta.reasoning ?? "",
       tokens: choice?.logprobs?.content ?? [],
-      usage: event.usage ?? null,
-      timings: event.timings ?? null,
-      reason: choice?.finish_reason ?? null,
+      progress: event.prompt_progress,
+      usage: event.usage,
+      timings: event.timings,
+      reason: choice?.finish_reason,
     };
+  }
+}
+
+/** Writes down what is said in the sounds of the last message; yields as `answer`. */
+export async function* transcribe({ model, messages }, signal) {
+  const { text, items } = messages.at(-1);
+  for (const { url, name } of items) {
+    const bytes = Uint8Array.from(atob(afterComma(url)), (letter) => letter.charCodeAt(0));
+    const form = new FormData();
+    form.append("file", new Blob([bytes]), name);
+    form.append("model", model);
+    if (text) form.append("prompt", text);
+    const transcript = await (await post("v1/audio/transcriptions", form, signal)).json();
+    yield { text: `${transcript.text.trim()}\n\n`, thought: "", tokens: [], seconds: transcript.usage?.seconds };
   }
 }

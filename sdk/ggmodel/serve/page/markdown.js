@@ -1,6 +1,9 @@
 // Markdown as elements. Text becomes text nodes, never HTML, so an answer cannot run anything.
 
+import { code } from "./code.js";
+import { element } from "./element.js";
 import MarkdownIt from "./markdown-it.js";
+import { findMaths, mathsDrawer } from "./maths.js";
 
 const LONGEST = 200_000; // characters of Markdown; what is longer is shown as it is
 const DEEPEST = 20; // quotes and lists inside each other, of which a list counts twice; elements are twice as many
@@ -9,6 +12,7 @@ const MOST = 50_000; // tokens: a short text can make a table of many cells
 const parser = new MarkdownIt({ html: false, linkify: true, breaks: true });
 parser.linkify.set({ fuzzyLink: false, fuzzyEmail: false }); // main.py is a file
 parser.validateLink = (url) => /^(https?:\/\/|mailto:)/i.test(url);
+findMaths(parser);
 parser.block.ruler.before("table", "deep", (state, start, end, silent) => {
   if (state.level < DEEPEST || silent) return false;
   const token = state.push("code_block", "code", 0);
@@ -17,33 +21,16 @@ parser.block.ruler.before("table", "deep", (state, start, end, silent) => {
   return true;
 });
 
-export function element(name, attributes = {}, ...children) {
-  const made = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) {
-    if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
-    else if (value !== null && value !== false) made.setAttribute(key, value === true ? "" : value);
-  }
-  made.append(...children);
-  return made;
-}
-
-function code({ content, info }) {
-  const text = content.replace(/\n$/, "");
-  const language = info.trim().split(/\s/)[0] || null;
-  const copy = element("button", { type: "button", class: "copy" }, "Copy");
-  copy.addEventListener("click", () => navigator.clipboard?.writeText(text));
-  const pre = element("pre", { tabindex: "0" }, element("code", {}, text));
-  return element("div", { class: "code", "data-language": language }, pre, copy);
-}
-
 const link = (href) => ({ href, rel: "noreferrer noopener", target: "_blank" });
 
-/** The node of a token that holds no others, in a parent. */
-function leaf(token, parent) {
+/** The node of a token that holds no others, in a parent; `maths` draws formulas. */
+function leaf(token, parent, maths) {
   switch (token.type) {
     case "fence":
     case "code_block":
       return code(token);
+    case "maths":
+      return maths(token);
     case "code_inline":
       return element("code", {}, token.content);
     case "image": {
@@ -72,6 +59,7 @@ export function blocks(text) {
   const tokens = text.length > LONGEST ? [] : parser.parse(text, {}).flatMap((one) => one.children ?? one);
   if (text.length > LONGEST || tokens.length > MOST) return [element("div", { class: "plain" }, text)];
   const made = [];
+  const maths = mathsDrawer();
   const open = []; // the elements around the next token
   for (const token of tokens) {
     if (token.hidden) continue; // the paragraphs of a tight list
@@ -79,7 +67,7 @@ export function blocks(text) {
     if (token.nesting < 0) open.pop();
     else if (token.nesting && open.length >= 2 * DEEPEST) open.push(parent);
     else {
-      const node = token.nesting ? branch(token) : leaf(token, parent);
+      const node = token.nesting ? branch(token) : leaf(token, parent, maths);
       if (parent) parent.append(node);
       else made.push(node);
       if (token.nesting) open.push(node);

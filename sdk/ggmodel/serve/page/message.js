@@ -1,7 +1,8 @@
 // A message on the page.
 
+import { button, element, number } from "./element.js";
 import { shown } from "./items.js";
-import { blocks, element } from "./markdown.js";
+import { blocks } from "./markdown.js";
 
 const percent = (logprob) => `${(100 * Math.exp(logprob)).toFixed(1)} %`;
 
@@ -38,54 +39,83 @@ function rated(count, rate) {
 }
 
 function footer(message) {
-  const { usage, timings, reason, failed } = message;
+  const { usage, timings, reason, failed, seconds, leftOut } = message;
   const said = [];
   if (failed) said.push(failed);
   else if (reason === "stopped") said.push("stopped");
   else if (reason === "length") said.push("cut off: the limit of tokens was reached");
   if (usage) said.push(rated(usage.completion_tokens, timings?.predicted_per_second));
+  if (seconds) said.push(`${seconds.toFixed(1)} s of sound`);
   if (timings?.prompt_n) said.push(`prompt: ${rated(timings.prompt_n, timings.prompt_per_second)}`);
   if (timings?.cache_n) said.push(`${timings.cache_n} cached`);
+  if (leftOut) said.push("the oldest turns no longer fit in the context, and were left out");
   return said.join(" · ");
+}
+
+/** A call of a tool, with what came of it. */
+function callView({ name, arguments: args, result }) {
+  const told = result === undefined ? [] : [element("pre", { tabindex: "0" }, result)];
+  return element("details", { class: "call" }, element("summary", {}, `Called ${name}`),
+    element("pre", { tabindex: "0" }, args), ...told);
+}
+
+/** Buttons to the versions beside a message. */
+function switches(message, versions, choose) {
+  if (versions.length < 2) return [];
+  const place = versions.findIndex(({ id }) => id === message.id);
+  const to = (label, sign, step) => {
+    const version = versions[place + step];
+    return button(sign, () => choose(version), { "aria-label": label, disabled: !version });
+  };
+  return [element("span", { class: "versions" }, to("Earlier version", "‹", -1),
+    `${place + 1}/${versions.length}`, to("Later version", "›", 1))];
 }
 
 /** One message as a list item; `update` draws it anew as it grows. */
 export class MessageView {
-  /** actions: {label: function} */
-  constructor(message, actions) {
+  /** actions: {label: function}; versions: the message and others in its place, which `choose` shows. */
+  constructor(message, actions, versions, choose) {
     this.message = message;
     this.content = element("div", { class: "content" });
     this.thought = element("div");
     this.thinking = element("details", { class: "thought", hidden: true }, element("summary", {}, "Thought"), this.thought);
+    this.calls = element("div");
     this.said = element("span", { class: "said" });
-    const buttons = Object.entries(actions).map(([label, act]) =>
-      element("button", { type: "button", onclick: act }, label));
-    this.foot = element("div", { class: "foot" }, ...buttons, this.said);
-    this.state = element("p", { class: "state", hidden: true });
+    const buttons = Object.entries(actions).map(([label, act]) => button(label, act, { class: `act-${label.toLowerCase()}` }));
+    this.foot = element("div", { class: "foot" }, ...switches(message, versions, choose), ...buttons, this.said);
+    this.stage = element("span");
+    this.progress = element("progress", { hidden: true, "aria-label": "Prompt" });
+    this.state = element("p", { class: "state", hidden: true }, this.stage, this.progress);
     const items = (message.items ?? []).map(shown);
     this.node = element("li", { class: message.role },
-      element("p", { class: "who" }, message.role === "user" ? "You" : "Model"),
+      element("h2", { class: "who" }, message.role === "user" ? "You" : message.model ?? "Model"),
       ...(items.length ? [element("div", { class: "items" }, ...items)] : []),
-      this.thinking, this.content,
+      this.thinking, this.content, this.calls,
       this.state, this.foot);
     this.update();
   }
 
-  /** Says what the answer waits for, in place of its buttons; "" ends that. */
-  wait(state) {
-    this.state.textContent = state;
-    this.state.hidden = !state;
-    this.foot.hidden = Boolean(state);
-  }
-
-  get waits() {
-    return !this.state.hidden;
+  /** Says what the answer waits for, for how many seconds and how far it is, in place of its buttons; "" ends that. */
+  wait(stage, progress) {
+    const text = progress ? `${stage} ${number(progress.processed)} of ${number(progress.total)} tokens` : stage;
+    if (Boolean(stage) !== Boolean(this.clock)) {
+      const begun = Date.now();
+      delete this.state.dataset.seconds;
+      clearInterval(this.clock);
+      this.clock = stage && setInterval(() => (this.state.dataset.seconds = Math.round((Date.now() - begun) / 1000)), 1000);
+    }
+    this.stage.textContent = text;
+    this.progress.hidden = !progress;
+    if (progress) Object.assign(this.progress, { value: progress.processed, max: progress.total });
+    this.state.hidden = !stage;
+    this.foot.hidden = Boolean(stage);
   }
 
   update() {
     const { role, text, thought, tokens: known } = this.message;
     this.thinking.hidden = !thought;
     this.thought.textContent = thought ?? "";
+    this.calls.replaceChildren(...(this.message.calls ?? []).map(callView));
     const plain = role === "user" || Boolean(known?.length);
     this.content.classList.toggle("plain", plain);
     if (known?.length) this.append(known);
@@ -104,13 +134,24 @@ export class MessageView {
     this.content.append(...tokens(known.slice(spans)));
   }
 
-  /** Lets the user change the text; calls `done` with the new one. */
-  edit(done) {
+  /** Lets the user change the text; the button with the label calls `done` with the new one. */
+  edit(label, done) {
     const box = element("textarea", { class: "edit", rows: "4", "aria-label": "Change the message" });
     box.value = this.message.text;
-    const save = element("button", { type: "button", onclick: () => done(box.value) }, "Send anew");
-    const cancel = element("button", { type: "button", onclick: () => this.update() }, "Cancel");
+    const save = button(label, () => done(box.value));
+    const cancel = button("Cancel", () => this.update());
     this.content.replaceChildren(box, element("div", { class: "row" }, save, cancel));
     box.focus();
+  }
+
+  /** Asks whether a call may run: "run", "always" or "refuse". */
+  confirm({ name }, signal) {
+    return new Promise((resolve, reject) => {
+      const does = (choice) => () => (row.remove(), resolve(choice));
+      const row = element("p", { class: "row" }, `Run ${name}?`, button("Run", does("run")),
+        button("Always", does("always")), button("Refuse", does("refuse")));
+      this.calls.append(row);
+      signal.addEventListener("abort", () => (row.remove(), reject(signal.reason)));
+    });
   }
 }

@@ -1,5 +1,7 @@
 // Conversations, kept in the browser's IndexedDB; settings, in its local storage.
-// A conversation: {id, title, changed, model, messages: [{role, text, items, …}]}.
+// A conversation: {id, title, changed, settings, leaf, messages: [{id, parent, role, text, items, …}]}.
+
+import { grown, newId } from "./tree.js";
 
 const channel = new BroadcastChannel("ggmodel");
 
@@ -27,18 +29,23 @@ async function run(mode, work) {
 /** All conversations, the latest first. */
 export async function conversations() {
   const all = await run("readonly", (store) => store.getAll());
-  return all.sort((a, b) => b.changed - a.changed);
+  return all.sort((a, b) => b.changed - a.changed).map(grown);
 }
 
 /** One of them; undefined if it is gone. */
-export const conversation = (id) => run("readonly", (store) => store.get(id));
+export async function conversation(id) {
+  const found = await run("readonly", (store) => store.get(id));
+  return found && grown(found);
+}
 
-/** Keeps a conversation, and tells other tabs. */
-export async function keep(one) {
-  one.changed = Date.now();
+/** Keeps a conversation as it is, and tells other tabs. */
+export async function put(one) {
   await run("readwrite", (store) => store.put(structuredClone(one)));
   channel.postMessage({ id: one.id });
 }
+
+/** Keeps a conversation that has changed now. */
+export const keep = (one) => put(Object.assign(one, { changed: Date.now() }));
 
 /** Forgets a conversation. */
 export async function forget(id) {
@@ -52,7 +59,9 @@ export function whenChanged(tell) {
 }
 
 /** An empty conversation, not kept yet. */
-export const begun = () => ({ id: crypto.randomUUID(), title: "", changed: 0, messages: [] });
+export const begun = () => ({
+  id: newId(), title: "", changed: 0, settings: { ...settings().defaults }, leaf: null, messages: [],
+});
 
 /** Settings as a plain object of texts and booleans. */
 export function settings() {

@@ -14,7 +14,20 @@ from ...errors import Busy, ConfigError, DeviceLost, Unsupported
 from ..models.catalogue import Catalogue
 from ..monitoring import note_model
 from ..pool import Condition, ListedModel
-from ..requests import Event, Failure, Finished, Request, Runner, Started, State, TokenEvent
+from ..requests import (
+    Adapt,
+    Event,
+    Failure,
+    Finished,
+    Request,
+    Runner,
+    SlotCall,
+    SlotChanged,
+    Started,
+    State,
+    Strengths,
+    TokenEvent,
+)
 from ..runners.protocol import RemoteRunner, answers, error_of, pack
 from . import replica
 
@@ -108,6 +121,14 @@ class Replicas(RemoteRunner):
         """Nothing: replicas end with the deployment."""
 
     # messages
+
+    async def adapt(self, request: Adapt) -> Strengths:
+        if request.strengths is not None:
+            raise Unsupported("one replica of several would change; requests choose their adapters")
+        return await super().adapt(request)
+
+    async def slot(self, request: SlotCall) -> SlotChanged:
+        raise Unsupported("one replica of several would change; --prefix-store is for all")
 
     async def _ask(self, method: str, request: Any) -> Any:
         body = pack(request)

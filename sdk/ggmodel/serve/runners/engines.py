@@ -9,7 +9,15 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from ...errors import ArchitectureError, Cancelled, ConfigError, DeviceLost, Error, ModelNotFound
+from ...errors import (
+    ArchitectureError,
+    Cancelled,
+    ConfigError,
+    DeviceLost,
+    Error,
+    ModelNotFound,
+    Unsupported,
+)
 from ...names import find
 from ...names.grammar import hub_name
 from ..requests import Failure
@@ -262,6 +270,8 @@ class Engines:
                     raise
                 log.info("%s goes to llama.cpp: %s", target.key, error)
                 self._foreign.add(target.key)
+        if options.get("adapters"):
+            raise Unsupported(f"{target.key} goes to llama.cpp, which gets no adapters here")
         if target.path is None or not target.path.is_file():
             raise ConfigError(f"llama.cpp runs GGUF files, and {target.key} is none")
         return await LlamaCppRunner.start(target.path, options, name=target.key, admit=admit)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import math
 import secrets
 import shutil
 import struct
@@ -18,6 +19,7 @@ from ...chat.messages import fitting, is_place, take_items
 from ...errors import Cancelled, ConfigError, DeviceLost, Error, PromptError, Unsupported
 from ...platforms import machine
 from ..requests import (
+    Adapt,
     ChatParams,
     Detokenize,
     Embed,
@@ -28,8 +30,11 @@ from ..requests import (
     Render,
     Request,
     Rows,
+    SlotCall,
+    SlotChanged,
     Started,
     State,
+    Strengths,
     Text,
     Tokenize,
     Tokens,
@@ -54,9 +59,9 @@ _MODULE = "ggmodel.serve.runners.llama_process"
 _ENDING = 512  # characters of a rendered text's end
 _TAKEN = {  # options of loading
     *("context_length", "parallel", "threads", "batch_size", "gpu_layers", "mmproj"),
-    *("flash_attention", "kv_type"),
+    *("flash_attention", "kv_type", "cache_ram"),
 }
-_MEANINGLESS = {"backend", "optimize", "models", "strict"}
+_MEANINGLESS = {"backend", "optimize", "models", "strict", "prefix_store", "prefix_store_size"}
 
 
 def program() -> str | None:
@@ -308,6 +313,12 @@ class LlamaCppRunner:
     async def detokenize(self, request: Detokenize) -> Text:
         return Text((await self._ask("/detokenize", {"tokens": request.ids}))["content"])
 
+    async def adapt(self, request: Adapt) -> Strengths:
+        return Strengths({})
+
+    async def slot(self, request: SlotCall) -> SlotChanged:
+        raise Unsupported("slots of llama.cpp's server are not saved from here")
+
     async def render(self, request: Render) -> Text:
         return Text((await self._rendered(request.chat))[0])
 
@@ -316,6 +327,10 @@ class LlamaCppRunner:
     async def embed(self, request: Embed) -> Rows:
         if request.pooling is not None:
             raise Unsupported("llama.cpp's server takes the file's pooling; leave pooling out")
+        if request.prompt_name is not None:
+            raise Unsupported(
+                "llama.cpp's server knows no prompts by name; write it before the text"
+            )
         texts = [await self._ids(t) if isinstance(t, str) else t for t in request.texts]
         if request.truncate:
             most = self._state.context_length
@@ -340,7 +355,11 @@ class LlamaCppRunner:
             *(self._ids(text) for text in (request.query, *request.documents))
         )
         tokens = [len(query) + len(ids) for ids in each]
-        return Ranks([scores[i] for i in range(len(request.documents))], tokens)
+        listed = [scores[i] for i in range(len(request.documents))]
+        # Qwen3's rerankers give probabilities anyway.
+        if request.normalize and not self._state.architecture.startswith("qwen3"):
+            listed = [0.5 + 0.5 * math.tanh(score / 2) for score in listed]
+        return Ranks(listed, tokens)
 
     async def transcribe(self, request: Transcribe) -> Transcript:
         raise Unsupported(

@@ -82,6 +82,7 @@ _ARGUMENTS = {
     "parallel": "--parallel",
     "mmproj": "--mmproj",
     "flash_attention": "--flash-attn",
+    "cache_ram": "--cache-ram",
 }
 
 

@@ -20,6 +20,7 @@ from ... import errors
 from ...bounds import limits
 from ...errors import DeviceLost, Error, FormatError, PromptError, PromptTooLong
 from ..requests import (
+    Adapt,
     Detokenize,
     Embed,
     Event,
@@ -29,7 +30,10 @@ from ..requests import (
     Render,
     Request,
     Rows,
+    SlotCall,
+    SlotChanged,
     State,
+    Strengths,
     Text,
     Tokenize,
     Tokens,
@@ -79,6 +83,12 @@ class RemoteRunner(ABC):
 
     async def render(self, request: Render) -> Text:
         return await self._ask("render", request)
+
+    async def adapt(self, request: Adapt) -> Strengths:
+        return await self._ask("adapt", request)
+
+    async def slot(self, request: SlotCall) -> SlotChanged:
+        return await self._ask("slot", request)
 
     async def transcribe(self, request: Transcribe) -> Transcript:
         return await self._ask("transcribe", request)
@@ -159,6 +169,8 @@ METHODS: dict[str, tuple[type, type | None]] = {
     "tokenize": (Tokenize, Tokens),
     "detokenize": (Detokenize, Text),
     "render": (Render, Text),
+    "adapt": (Adapt, Strengths),
+    "slot": (SlotCall, SlotChanged),
     "transcribe": (Transcribe, Transcript),
 }
 """Method → its request, and its answer; those of `generate` are events."""

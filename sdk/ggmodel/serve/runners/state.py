@@ -8,7 +8,7 @@ from typing import Any
 
 from ...chat.replies import read_declared
 from ...chat.template import KEY as TEMPLATE
-from ...chat.template import REPLIES_KEY
+from ...chat.template import REPLIES_KEY, template_abilities
 from ...errors import TemplateError
 from ...gguf_file import Array
 from ...gguf_file.source import quantization_of
@@ -17,7 +17,7 @@ from ...model import Model
 from ...runner import LoadedModel
 from ...runner.sampling import DEFAULTS as SAMPLING
 from ..infill import NEEDED, fill_tokens
-from ..requests import State, template_abilities
+from ..requests import State
 
 _SPECIAL = ("bos", "eos", "unk", "sep", "pad", "cls", "mask", "eot")
 _RESERVED = ("reserved", "unused", "placeholder")
@@ -42,7 +42,7 @@ def state_of(model: LoadedModel) -> State:
         parallel=len(model.engine.sequences.all),
         vocabulary=model.engine.vocabulary,
         width=keys.get("embedding_length", int) or 0,
-        nbytes=model.memory.size(),
+        nbytes=model.memory.size() + (model.draft.memory.size() if model.draft else 0),
         parameters=sum(info.n_elements for info in model.source.tensors.values()),
         quantization=quantization_of(model.source),
         template=template,
@@ -51,6 +51,8 @@ def state_of(model: LoadedModel) -> State:
         special_ids=_special_ids(model),
         end_ids=[] if model.tokenizer is None else sorted(model.tokenizer.eog),
         metadata=plain_metadata(metadata),
+        deterministic=model.backend.params.deterministic,
+        adapters=list(model.adapters),
         sampling=SAMPLING | {k: v for k, v in model.defaults.options.items() if k in SAMPLING},
     )
     if "completion" in state.abilities and fill_tokens(state).keys() >= set(NEEDED):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -22,6 +23,8 @@ from ...runner.sampling import log_probabilities
 from ...tokenizer import Tokenizer
 from ...transcript import transcribe
 from ..requests import (
+    Adapt,
+    CapturedRows,
     ChatParams,
     Detokenize,
     Embed,
@@ -36,7 +39,10 @@ from ..requests import (
     Request,
     Rows,
     Segment,
+    SlotCall,
+    SlotChanged,
     Started,
+    Strengths,
     Text,
     Token,
     TokenEvent,
@@ -80,7 +86,10 @@ class Work:
         if request.grammar is not None:
             options["grammar"] = grammar_of(request.grammar)
         generation = self.model.request(prompt, **options)  # type: ignore[arg-type]
+        generation.slot = request.slot
         check()
+        if generation.probe is not None:
+            generation.probe.captured.most = limits.serve_captured_bytes
         ids = np.where(generation.prompt < 0, -1, generation.prompt).tolist()
         started = Started(ids, ending)
         events = GenerationEvents(self, started, generation, request.special, request.progress)
@@ -139,7 +148,8 @@ class Work:
                 else:
                     tokens.append(self.token(id, *log_probabilities(row, id, top)))
 
-        Scoring(self.model.engine).each_logits(generation.prompt, take)
+        scoring = Scoring(self.model.engine, generation.adapters)
+        scoring.each_logits(generation.prompt, take, probe=generation.probe)
         return tokens
 
     def token(
@@ -186,32 +196,47 @@ class Work:
     def render(self, request: Render, check: Check) -> Text:
         return Text(self._rendered(request.chat).text)
 
+    def adapt(self, request: Adapt, check: Check) -> Strengths:
+        adapters = self.model.adapters
+        if request.strengths is not None:
+            adapters.update({name: request.strengths.get(name, 0.0) for name in adapters})
+        return Strengths(dict(adapters))
+
+    def slot(self, request: SlotCall, check: Check) -> SlotChanged:
+        begun = time.perf_counter()
+        if request.action == "erase":
+            return SlotChanged(self.model.erase_state(slot=request.slot))
+        change = self.model.save_state if request.action == "save" else self.model.load_state
+        tokens = change(request.path, slot=request.slot)
+        nbytes = os.path.getsize(request.path)
+        return SlotChanged(tokens, nbytes, time.perf_counter() - begun)
+
     def _vocabulary(self) -> Tokenizer:
         return self.model.prompts.vocabulary()
 
     # rows and sounds
 
     def embed(self, request: Embed, check: Check) -> Rows:
-        """Raises ConfigError where `dimensions` are more than a row has."""
-        texts: list[list[int]] = []
+        """Raises ConfigError where `dimensions` are 0, or more than a row has."""
+        if request.dimensions == 0:
+            raise ConfigError("dimensions is 0; give 1 or more, or leave it out")
+        prompt = self.model.readout.prompt(None, request.prompt_name)
+        texts: list[str | list[int]] = []
         for text in request.texts:
             check()
-            ids = self._encoded(text, request.truncate) if isinstance(text, str) else text
-            texts.append(self._cut(ids) if request.truncate else ids)
-        rows = self.model.embed(
-            texts,
+            if isinstance(text, str):
+                text = self._encoded(prompt + text, request.truncate)
+            texts.append(text)
+        ids = self.model.embedding_ids(texts, truncate=request.truncate)
+        rows = self.model.embed_ids(
+            ids,
             pooling=request.pooling,  # type: ignore[arg-type]
             normalize=request.normalize,
+            prompt=prompt,
+            dimensions=request.dimensions,
         )
-        if (most := request.dimensions) is not None:
-            if not 1 <= most <= rows.shape[1]:
-                raise ConfigError(f"dimensions is {most}; rows of this model have {rows.shape[1]}")
-            rows = rows[:, :most]
-            if request.normalize:
-                lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-                rows = rows / np.where(lengths > 0, lengths, 1)
         data = np.ascontiguousarray(rows, "<f4").tobytes()
-        return Rows(data, len(rows), rows.shape[1], [len(ids) for ids in texts])
+        return Rows(data, len(rows), rows.shape[1], [len(text) for text in ids])
 
     def _encoded(self, text: str, truncate: bool) -> list[int]:
         """The ids of a text for a row; those of its beginning, where the end is cut off anyway."""
@@ -227,14 +252,6 @@ class Work:
         most = engine.context_length
         return min(most, engine.batch_size) if engine.single_step else most
 
-    def _cut(self, ids: list[int]) -> list[int]:
-        """The first ids of a text that is too long, and the one that closes each."""
-        tokenizer, most = self.model.tokenizer, self._most
-        if len(ids) <= most:
-            return ids
-        closed = tokenizer is not None and tokenizer.add_eos
-        return [*ids[: most - 1], ids[-1]] if closed else ids[:most]
-
     def rank(self, request: Rank, check: Check) -> Ranks:
         if not self.model.ranks:
             raise Unsupported("the model has no head that ranks documents")
@@ -243,8 +260,9 @@ class Work:
             check()
             size = len(request.query) + len(document)
             self.model.prompts.check_length(size, self._most)
-            tokens.append(len(self._vocabulary().encode_pair(request.query, document)[0]))
-        return Ranks(self.model.rerank(request.query, request.documents).tolist(), tokens)
+            tokens.append(len(self.model.pair_ids(request.query, document)[0]))
+        scores = self.model.rerank(request.query, request.documents, normalize=request.normalize)
+        return Ranks(scores.tolist(), tokens)
 
     def transcribe(self, request: Transcribe, check: Check) -> Transcript:
         transcript = transcribe(
@@ -392,7 +410,12 @@ class GenerationEvents:
             drafted=usage.drafted,
             accepted=usage.accepted,
         )
+        if generation.probe is not None and generation.probe.captures:
+            captured = generation.probe.captured.items()
+            finished.captured = {
+                name: CapturedRows(rows.shape, rows.astype("<f4").tobytes())
+                for name, rows in captured
+            }
         if not self._special or generation.ended_by is None:
             return [finished]
-        text = self._work.bytes_of(generation.ended_by).decode("utf-8", "replace")
-        return [TokenEvent(text, generation.ended_by), finished]
+        return [TokenEvent(generation.ending, generation.ended_by), finished]

@@ -19,6 +19,8 @@ from .schemas import OPENAI, Model, ModelAbilities, ModelList, ModelMeta, ModelS
 
 __all__ = ["OPENAI", "routes"]
 
+_KINDS = {"vision": "image", "audio": "audio"}  # Ollama's word for an encoder → what it takes
+
 
 def _model_routes(server: Server) -> list[Route]:
     def get(path: str, handler: Handler, *kinds: type) -> Route:
@@ -55,10 +57,22 @@ async def show_model(call: Call) -> None:
 
 
 def _shown(model: ListedModel, conditions: Mapping[str, Condition]) -> Model:
-    state, created = model.state, int(model.created)
+    state = model.state
+    fields: Any = {
+        "id": model.name,
+        "created": int(model.created),
+        "size": model.nbytes,
+        "removable": bool(model.details.get("own")),
+    }
     if state is None:
         status = _status(conditions.get(model.name))
-        return Model(id=model.name, created=created, loaded=False, engine=None, status=status)
+        fields |= _header(model.details)
+        return Model(**fields, loaded=False, engine=None, status=status)
+    fields |= {
+        "abilities": state.abilities,
+        "kinds": state.kinds,
+        "context_length": state.context_length,
+    }
     meta = ModelMeta(
         architecture=state.architecture,
         n_vocab=state.vocabulary,
@@ -71,8 +85,25 @@ def _shown(model: ListedModel, conditions: Mapping[str, Condition]) -> Model:
         abilities=state.abilities,
         kinds=state.kinds,
     )
-    fields: Any = {"id": model.name, "created": created, "meta": meta}
-    return Model(**fields, loaded=True, engine=state.engine, status=ModelStatus("loaded"))
+    status = ModelStatus("loaded")
+    return Model(**fields, loaded=True, engine=state.engine, status=status, meta=meta)
+
+
+def _header(details: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a model that is not loaded, by the header of its file."""
+    able = details.get("capabilities")
+    if able is None:
+        return {}
+    kinds = [kind for name, kind in _KINDS.items() if name in able]
+    abilities = ["infill" if one == "insert" else one for one in able if one not in _KINDS]
+    if details.get("chat") and "completion" in able:
+        abilities.append("chat")
+    elif kinds == ["audio"]:
+        abilities = ["transcription"]
+    fields: dict[str, Any] = {"abilities": abilities, "kinds": kinds}
+    if length := details.get("context_length"):
+        fields["context_length"] = length
+    return fields
 
 
 def _abilities(model: ListedModel) -> list[str]:

@@ -156,7 +156,7 @@ class ChatCompletions(OpenAIProtocol[ChatRequest]):
         most = params.max_completion_tokens
         most = params.max_tokens if most is None else most
         request.options = await params.options(self.runner, most)
-        request.progress = params.watches_prefill
+        request.progress, request.slot = params.watches_prefill, params.slot
         if params.truncation is not None:
             request.options["truncate"] = params.truncation == "auto"
         if not request.options.get("truncate"):
@@ -191,7 +191,8 @@ class ChatCompletions(OpenAIProtocol[ChatRequest]):
             else:
                 message.tool_calls = [*map(self._call, reply.calls)]
         reason = self._reason(reply.finished, bool(reply.calls))
-        return ChatChoice(index, message, self._logprobs(reply.tokens), reason)
+        captured = reply.finished.captured or UNSET
+        return ChatChoice(index, message, self._logprobs(reply.tokens), reason, captured)
 
     def _call(self, call: ParsedCall) -> ToolCall:
         if call.name in self.customs:
@@ -216,7 +217,8 @@ class ChatCompletions(OpenAIProtocol[ChatRequest]):
     async def last(self, index: int, answer: Answer) -> Iterable[ChatChunk]:
         self.finished[index] = answer.finished
         reason = self._reason(answer.finished, answer.called)
-        last = self._chunk(ChunkChoice(index, ChatDelta(), None, reason))
+        captured = answer.finished.captured or UNSET
+        last = self._chunk(ChunkChoice(index, ChatDelta(), None, reason, captured))
         last.timings = timings(answer.finished)
         return [last]
 

@@ -98,7 +98,7 @@ class Completions(OpenAIProtocol[CompletionRequest]):
         if self.top is not None:
             options |= {"logprobs": True, "top_logprobs": self.top}
         for one in requests:
-            one.options, one.progress = options, params.watches_prefill
+            one.options, one.progress, one.slot = options, params.watches_prefill, params.slot
         await super().prepared(requests)
         if params.suffix:
             most = requests[0].options.get("max_tokens")
@@ -130,7 +130,9 @@ class Completions(OpenAIProtocol[CompletionRequest]):
                 # Evaluations take the tokens but the last for the prompt's.
                 tokens.append(Token(-1, "", b""))
             logprobs = legacy(tokens, Offsets(before, len(prompt)))
-        return TextChoice(index, before + reply.content, logprobs, reply.finished.reason)
+        finished = reply.finished
+        captured = finished.captured or UNSET
+        return TextChoice(index, before + reply.content, logprobs, finished.reason, captured)
 
     def _echoed(self, index: int, started: Started) -> str:
         """The text of the prompt, where it is to be part of the answer."""
@@ -163,6 +165,7 @@ class Completions(OpenAIProtocol[CompletionRequest]):
         self.finished[index] = answer.finished
         last = self._chunk(index, "", [], answer.finished.reason)
         last.timings = timings(answer.finished)
+        last.choices[0].captured = answer.finished.captured or UNSET
         return [last]
 
     def counts(self) -> TextCompletion:

@@ -55,6 +55,7 @@ class PlainRequest(Struct):
     normalize: bool = True
     truncate: bool = False
     dimensions: int | None = None
+    prompt_name: str | None = None
 
 
 class TextRows(Struct):
@@ -99,7 +100,7 @@ async def create_plain(call: Call) -> None:
     if params.dimensions is not None and params.dimensions < 1:
         raise Refused("dimensions: give 1 or more", param="dimensions")
     how = Embed([], normalize=params.normalize, truncate=params.truncate)
-    how.dimensions = params.dimensions
+    how.dimensions, how.prompt_name = params.dimensions, params.prompt_name
     rows, _ = await _rows(call, params.model, params.inputs, how, field="inputs")
     await call.json(rows_of(rows, False))
 

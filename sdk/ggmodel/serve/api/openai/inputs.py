@@ -31,7 +31,7 @@ _OPTIONS = {
     name: name
     for name in (
         "temperature top_p top_k min_p typical_p seed frequency_penalty presence_penalty "
-        "repeat_penalty repeat_last_n context_shift truncate num_keep prompt_lookup"
+        "repeat_penalty repeat_last_n context_shift truncate num_keep prompt_lookup steer capture"
     ).split()
 } | {"repetition_penalty": "repeat_penalty"}
 
@@ -79,9 +79,31 @@ def _one_form(
     return forms[0] if forms else None
 
 
+class AdapterScale(Struct):
+    """A LoRA adapter by its number, and its strength; llama-server's."""
+
+    id: int
+    scale: float = 0.0
+
+
+def scales_by_name(scales: list[AdapterScale], names: list[str], param: str) -> dict[str, float]:
+    """The strengths of adapters by their names.
+
+    Raises:
+        Refused: there is no adapter of a number.
+    """
+    for one in scales:
+        if not 0 <= one.id < len(names):
+            raise Refused(
+                f"{param}: there is no adapter {one.id}; there are {len(names)}", param=param
+            )
+    return {names[one.id]: one.scale for one in scales}
+
+
 class Sampling(Struct, kw_only=True):
     """How to choose tokens, and how to send them. The last lines are no fields of OpenAI's, but
-    those of llama-server and vLLM."""
+    those of llama-server and vLLM, and ours: `steer` is name → strength of steering vectors that
+    the model was loaded with, `capture` names modules whose results the answer has."""
 
     model: str | None = None
     temperature: float | None = None
@@ -107,6 +129,8 @@ class Sampling(Struct, kw_only=True):
     num_keep: int | None = None
     prompt_lookup: bool | None = None
     return_progress: bool | None = None
+    steer: dict[str, float] | None = None
+    capture: str | list[str] | None = None
     ignore_eos: bool | None = None
     grammar: str | None = None
     json_schema: dict[str, Any] | None = None
@@ -115,6 +139,8 @@ class Sampling(Struct, kw_only=True):
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
+    lora: list[AdapterScale] | None = None
+    id_slot: int | None = None
     keep_alive: float | None = None
 
     @property
@@ -138,6 +164,11 @@ class Sampling(Struct, kw_only=True):
         """Whether the stream has a part for each step of the prefill."""
         return bool(self.stream and self.return_progress)
 
+    @property
+    def slot(self) -> int | None:
+        """The number of the slot that has to compute the answer; None for any."""
+        return None if self.id_slot is None or self.id_slot < 0 else self.id_slot
+
     async def options(self, runner: Runner, max_tokens: int | None) -> dict[str, Any]:
         """The options of a request to a runner, those that were given.
 
@@ -160,6 +191,8 @@ class Sampling(Struct, kw_only=True):
             bias |= dict.fromkeys(runner.state.end_ids, -float("inf"))
         if bias:
             options["logit_bias"] = bias
+        if self.lora is not None:
+            options["adapters"] = scales_by_name(self.lora, runner.state.adapters, "lora")
         return options
 
     async def _bias(self, runner: Runner) -> dict[int, float]:

@@ -11,7 +11,7 @@ from msgspec import UNSET, Struct, UnsetType, field
 
 from ...endpoint import ErrorFormat, event
 from ...errors import Problem
-from ...requests import Finished, PromptProgress, State, Token
+from ...requests import CapturedRows, Finished, PromptProgress, State, Token
 
 Number = float | None
 """JSON knows no infinity: a log-probability of it is null."""
@@ -134,6 +134,7 @@ class ChatChoice(Struct):
     message: ChatAnswer
     logprobs: Logprobs | None
     finish_reason: FinishReason
+    captured: dict[str, CapturedRows] | UnsetType = UNSET
 
 
 class Head(Struct, kw_only=True, tag_field="object"):
@@ -192,6 +193,7 @@ class ChunkChoice(Struct):
     delta: ChatDelta
     logprobs: Logprobs | None = None
     finish_reason: FinishReason | None = None
+    captured: dict[str, CapturedRows] | UnsetType = UNSET
 
 
 class ChatChunk(Head, kw_only=True, tag="chat.completion.chunk"):
@@ -222,6 +224,7 @@ class TextChoice(Struct):
     text: str
     logprobs: TextLogprobs | None
     finish_reason: Literal["stop", "length"] | None
+    captured: dict[str, CapturedRows] | UnsetType = UNSET
 
 
 class TextCompletion(Head, kw_only=True, tag="text_completion"):
@@ -267,12 +270,26 @@ class ModelStatus(Struct):
 
 
 class Model(Struct, kw_only=True, tag_field="object", tag="model"):
+    """A model. `size` and what follows are fields of ours, for programs that choose a model.
+
+    Attributes:
+        size: bytes of its files. removable: `/api/delete` takes it.
+        abilities, kinds: as a runner's state has them; before a model is loaded, those that the
+            header of its file tells, and it may take more. Files without a header leave them out.
+        context_length: positions; of a model that is not loaded, those it was trained for.
+    """
+
     id: str
     created: int
     owned_by: str = "ggmodel"
     loaded: bool
     engine: Literal["ggmodel", "llama.cpp"] | None
     status: ModelStatus
+    size: int = 0
+    removable: bool = False
+    abilities: list[str] | UnsetType = UNSET
+    kinds: list[str] | UnsetType = UNSET
+    context_length: int | UnsetType = UNSET
     meta: ModelMeta | UnsetType = UNSET
 
 
@@ -428,6 +445,7 @@ def timings(finished: Finished) -> Timings:
     read = finished.prompt_tokens - finished.reused_tokens
     prompt, decode = finished.prompt_seconds, finished.decode_seconds
     count = finished.completion_tokens
+    steps = max(0, count - 1)  # the first token comes from the prompt's last step
     return Timings(
         cache_n=finished.reused_tokens,
         prompt_n=read,
@@ -436,8 +454,8 @@ def timings(finished: Finished) -> Timings:
         prompt_per_second=read / prompt if prompt else 0.0,
         predicted_n=count,
         predicted_ms=decode * 1e3,
-        predicted_per_token_ms=decode * 1e3 / count if count else 0.0,
-        predicted_per_second=max(0, count - 1) / decode if decode else 0.0,
+        predicted_per_token_ms=decode * 1e3 / steps if steps else 0.0,
+        predicted_per_second=steps / decode if decode else 0.0,
     )
 
 
