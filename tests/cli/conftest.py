@@ -25,7 +25,10 @@ _UNWANTED = ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TERM", "COLUMNS", "GG
 @pytest.fixture(scope="session")
 def environment() -> dict[str, str]:
     """Without what would change how the output looks."""
-    return {k: v for k, v in os.environ.items() if k not in _UNWANTED} | {"TERM": "xterm"}
+    return {k: v for k, v in os.environ.items() if k not in _UNWANTED} | {
+        "TERM": "xterm",
+        "GGMODEL_NO_HISTORY": "1",
+    }
 
 
 @pytest.fixture(scope="session")

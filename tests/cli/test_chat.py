@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.cells import cell_len, set_cell_size
 
 import ggmodel
-from ggmodel.cli.run import chat as chat_command
+from ggmodel.cli.chat import Wrapping
+from ggmodel.cli.chat import chat as chat_command
 from ggmodel.cli.run import run as run_command
 
 from .test_bad_input import refused
@@ -67,6 +69,75 @@ def test_commands(program: Any, path: Path, reply: Callable[..., str]):
     assert ran.stdout == f"{kind}\n{kind}\n{reply('abc')}\n"
     assert "/clear" in ran.stderr
     assert "there is no /nothing; /help lists commands" in ran.stderr
+
+
+def test_answers_again_and_turns_taken_back(program: Any, path: Path, reply: Callable[..., str]):
+    said = "abc\n/regen\nlmn\n/undo\nxyz\n/undo\n/undo\n"
+    ran = program("chat", path, *ARGS, stdin=said)
+    first = reply("abc")
+    answers = [first, first, reply("abc", first, "lmn"), reply("abc", first, "xyz")]
+    assert ran.stdout.splitlines() == answers
+    assert ran.stderr == "dropped: lmn\ndropped: xyz\ndropped: abc\n"
+    refused(program("chat", path, stdin="/undo\n"), "nothing was said yet")
+
+
+def test_options_are_set(program: Any, path: Path, reply: Callable[..., str]):
+    said = "/set max-tokens 8\n/set parameter temperature 0\n/set system be kind\nabc\n/show\n"
+    ran = program("chat", path, stdin=said)
+    assert ran.stdout == reply("abc", system="be kind") + "\n"
+    assert '"max_tokens": 8, "temperature": 0}' in ran.stderr
+    assert "1 turns" in ran.stderr and "be kind" in ran.stderr
+    spoken = program("chat", path, *ARGS, stdin="/set verbose\nabc\n/set quiet\nabc\n").stderr
+    assert spoken.count("tokens/s; answer: 8 tokens") == 1
+    for wrong, part in (("top_p 2", "top-p is 2"), ("colour red", "give /set NAME VALUE")):
+        refused(program("chat", path, stdin=f"/set {wrong}\n"), part)
+
+
+def test_conversations_are_saved_and_read(
+    program: Any, path: Path, reply: Callable[..., str], tmp_path: Path
+):
+    file = tmp_path / "talk.json"
+    ran = program("chat", path, *ARGS, stdin=f"/system be kind\nabc\n/save {file}\n")
+    assert ran.stderr == f"1 turns are in {file}\n"
+    first = reply("abc", system="be kind")
+    assert json.loads(file.read_text()) == {
+        "system": "be kind",
+        "options": {"temperature": 0, "max_tokens": 8},
+        "messages": [
+            {"role": "user", "content": "abc"},
+            {"role": "assistant", "content": first},
+        ],
+    }
+    ran = program("chat", path, stdin=f"/load {file}\nlmn\n")
+    assert ran.stdout == reply("abc", first, "lmn", system="be kind") + "\n"
+    for broken in ("[]", "{}", '{"system": 3, "options": {}, "messages": []}', '{"a"'):
+        file.write_text(broken)
+        refused(program("chat", path, stdin=f"/load {file}\n"), str(file))
+    refused(program("chat", path, stdin="/load none.json\n"), "/load none.json")
+
+
+def test_a_text_between_quotes_has_lines(program: Any, path: Path, reply: Callable[..., str]):
+    for said in ('"""two\nlines"""\n', '"""\ntwo\nlines\n"""\n'):
+        assert program("chat", path, *ARGS, stdin=said).stdout == reply("two\nlines") + "\n"
+
+
+def test_lines_break_between_words():
+    def screen(text: str, width: int) -> list[str]:
+        """The lines that a terminal shows."""
+        wrapping, lines = Wrapping(width), [""]
+        for printed in re.findall(r"\x1b\[\d*[DK]|.|\n", "".join(map(wrapping.add, text)), re.S):
+            if printed.endswith("D") and len(printed) > 1:
+                back = cell_len(lines[-1]) - int(printed[2:-1])
+                lines[-1] = set_cell_size(lines[-1], back)
+            elif printed == "\n":
+                lines.append("")
+            elif printed != "\x1b[K":
+                lines[-1] += printed
+        return lines
+
+    assert screen("the quick brown fox\njumps", 11) == ["the quick ", "brown fox", "jumps"]
+    assert screen("abcdefghijklmno p", 6) == ["abcde", "fghij", "klmno", "p"]
+    assert screen("ab 漢字 c", 6) == ["ab ", "漢字 ", "c"]
 
 
 def test_a_question_may_begin_with_a_slash(program: Any, path: Path, reply: Callable[..., str]):
@@ -135,7 +206,7 @@ def test_a_file_without_a_template(program: Any, model_path: Path):
 def test_all_options_of_run_that_make_sense():
     options = inspect.signature(chat_command).parameters
     for name, option in inspect.signature(run_command).parameters.items():
-        if name not in ("prompt", "chat", "echo", "parallel"):
+        if name not in ("prompt", "chat", "echo", "parallel", "receipt"):
             assert options[name].default == option.default, name
 
 
@@ -246,6 +317,31 @@ def test_on_a_terminal(start: Start, path: Path, reply: Callable[..., str]):
     assert "\x1b[2m/clear" in terminal.until("\n> ")
     terminal.type("\x04")
     assert terminal.end() == 0
+
+
+@windows
+def test_lines_are_recalled_and_paths_completed(
+    environment: dict[str, str], path: Path, reply: Callable[..., str], tmp_path: Path
+):
+    home = {**environment, "XDG_DATA_HOME": str(tmp_path), "GGMODEL_NO_HISTORY": ""}
+    talks = tmp_path / "ggmodel"
+    for typed in ("abc the\n", "\x1b[A\x1b[A\n"):  # the second goes two lines up, beyond /exit
+        terminal = Terminal(home, path, *ARGS)
+        terminal.until("> ")
+        terminal.type(typed)
+        assert f"\n{reply('abc the')}\n" in terminal.until("\n> ")
+        terminal.type("/ex\t\n")
+        assert terminal.end() == 0
+        terminal.close()
+    assert "abc the\n" in (talks / "chat_history").read_text()
+    assert (talks / "chat_history").stat().st_mode & 0o777 == 0o600
+    terminal = Terminal(home, path, *ARGS)
+    terminal.until("> ")
+    terminal.type(f"/load {talks}/chat_his\t\n")
+    assert "chat_history is no conversation that /save wrote" in terminal.until("\n> ")
+    terminal.type("/exit\n")
+    assert terminal.end() == 0
+    terminal.close()
 
 
 @windows

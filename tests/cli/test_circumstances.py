@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from ggmodel.cli import COMMANDS as REGISTERED
+from ggmodel.convert import convert
 from tests.audio.sounds import pcm, tones
 from tests.convert.folders import write_golden
 
@@ -27,8 +28,15 @@ COMMANDS: dict[str, str] = {
     "--version": "",
     "run": "MODEL abc -n 2 --context-length 64",
     "chat": "MODEL abc -n 2 --context-length 64 --template TEMPLATE",
+    "ps": "--server http://127.0.0.1:9",
+    "stop": "model --server http://127.0.0.1:9",
+    "replay": "TEXT",
     "embed": "MODEL abc",
     "rerank": "MODEL abc def",
+    "classify": "MODEL abc",
+    "steer": "show TEXT",
+    "adapter": f"show {ROOT}/examples/assets/shout",
+    "tokenize": "MODEL abc",
     "transcribe": "MODEL SOUND",
     "list": "--json",
     "pull": "MODEL",
@@ -47,31 +55,37 @@ COMMANDS: dict[str, str] = {
     "batch": "TEXT OUT/b.jsonl --model MODEL",
     "show": "MODEL",
     "check": "MODEL",
+    "certify": "CONVERTED --against FOLDER",
     "bench": "MODEL -p 4 -n 2 -r 1",
     "perplexity": "MODEL TEXT --context-length 32",
+    "compare": "MODEL MODEL TEXT --context-length 32",
+    "eval": "MODEL TASKS --context-length 64",
     "profile": "MODEL -r 1",
     "trace": "MODEL --tokens 1,2",
     "graph": "MODEL",
     "new": "NAME --into OUT/new",
+    "port": "FOLDER --into OUT/port",
     "diff": "MODEL FOLDER",
     "golden": f"llama --goldens {ROOT}/tests/golden --case tied",
 }
-# No such port, no requests, no reranker, no Whisper, a path, no such file or model; no torch has a
-# status of its own.
+# No such port or server, no receipt, no vector, no requests, no reranker, no Whisper, a path, no
+# such file or model; no torch has a status of its own.
 FAIL: dict[str, int] = dict.fromkeys(
     (
-        *("worker", "runner", "serve", "batch", "rerank", "transcribe"),
-        *("pull", "create", "cp", "rm"),
+        *("worker", "runner", "serve", "batch", "rerank", "classify", "transcribe"),
+        *("pull", "create", "cp", "rm", "ps", "stop", "replay", "steer"),
     ),
     1,
 )
-FAIL["diff"] = 69
+FAIL["diff"] = FAIL["port"] = 69
 NAMED = [c for c, text in COMMANDS.items() if text.startswith(("MODEL", "FOLDER"))]
 READERS = {
     "run": "MODEL -",
     "chat": "MODEL --template TEMPLATE",
     "imatrix": "MODEL - OUT/j.gguf",
     "perplexity": "MODEL -",
+    "compare": "MODEL MODEL -",
+    "tokenize": "MODEL -",
 }
 
 
@@ -80,9 +94,12 @@ def asked(model_path: Path, tmp_path_factory: Any, environment: dict[str, str]) 
     """`asked("run", stdout="/dev/full", …)` runs a command under a circumstance."""
     out: Path = tmp_path_factory.mktemp("circumstances")
     (out / "text").write_text("abc the " * 100)
+    (out / "tasks").write_text('{"prompt": "ab", "choices": ["c", "de"], "answer": 0}\n')
     (out / "template").write_text("{{ messages[-1].content }}")
     folder, _ = write_golden(out / "folder", "llama", "plain_gqa")
     values = {"MODEL": model_path, "FOLDER": folder, "TEXT": out / "text", "OUT": out}
+    values["TASKS"] = out / "tasks"
+    convert(folder, values.setdefault("CONVERTED", out / "converted.gguf"))
     values["TEMPLATE"], values["SOUND"] = out / "template", out / "sound.wav"
     values["SOUND"].write_bytes(pcm(tones(0.1)))
     made = 0
@@ -187,7 +204,9 @@ def test_names_of_files(asked: Asked, command: str, name: str):
     assert "\x1b" not in answer[2]
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if "OUT/" in COMMANDS[c] and c != "new"])
+@pytest.mark.parametrize(
+    "command", [c for c in COMMANDS if "OUT/" in COMMANDS[c] and c not in ("new", "port")]
+)
 @pytest.mark.parametrize("name", ["x" * 5000, "OUT", "OUT/no/a", "OUT/text/a"])
 def test_names_of_files_to_write(asked: Asked, command: str, name: str):
     arguments = [name if "OUT/" in a else a for a in COMMANDS[command].split()]

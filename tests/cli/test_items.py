@@ -59,7 +59,7 @@ def files(tmp_path_factory: Any) -> dict[str, Path]:
 
 def test_run_shows_items_of_each_kind(program: Any, path: Path, files: dict[str, Path]):
     given = [argument for kind, file in files.items() for argument in (f"--{kind}", file)]
-    options = ("--models", MODELS, "--temperature", 0, "-n", 8, "--no-echo")
+    options = ("--models", MODELS, "--temperature", 0, "-n", 8, "--raw", "--no-echo")
     ran = program("run", path, "a<sound>b", *given, *options)
     assert ran.returncode == 0, ran.stderr
     with ggmodel.load(path, models=MODELS) as model:

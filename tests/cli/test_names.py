@@ -54,7 +54,7 @@ def test_one_string_runs_a_model(program, stores, tiny, model_path: Path):
     hub = program("run", "org/repo", "abc", "-n3", "--temperature", "0", "--where", env=stores)
     assert own.returncode == hub.returncode == 0 and hub.stdout == own.stdout
     assert "org/repo: Hugging Face's cache, " in hub.stderr
-    ollama = program("run", "--where", "tiny", "abc", env=stores)
+    ollama = program("run", "--where", "tiny", "abc", "--raw", env=stores)
     assert ollama.stdout == own.stdout and "tiny:latest: Ollama's store, " in ollama.stderr
     longer = program("run", "tiny", "abc", "-n", "5", env=stores)  # the user's option counts
     assert "answer: 5 tokens" in longer.stderr

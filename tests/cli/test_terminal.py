@@ -17,6 +17,16 @@ def test_columns_of_numbers_are_flushed_right(capsys: pytest.CaptureFixture[str]
     assert lines == ["name   n  state", "a      1  of", "long  22  on"]
 
 
+def test_errors_are_red_where_colours_are_welcome(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    terminal.say_error("no\x07 such file")
+    assert capsys.readouterr().err == "error: no\\x07 such file\n"
+    monkeypatch.setattr(terminal, "styled", lambda stream: True)
+    terminal.say_error("no such file")
+    assert capsys.readouterr().err == "\x1b[31merror: no such file\x1b[39m\n"
+
+
 def test_the_bar_names_what_is_under_way(monkeypatch: pytest.MonkeyPatch):
     shown: list[tuple[float, str]] = []
 

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from ggmodel.cli import app
 from ggmodel.gguf_file import MemorySource
+from tests.documents import ROOT
 
 
 def test_a_prompt(program: Any, model_path: Path):
@@ -87,3 +88,15 @@ def test_errors_say_what_to_do(model_path: Path):
         done = CliRunner().invoke(app, ["trace", str(model_path), *arguments])
         assert done.exit_code == 1, arguments
         assert done.stderr.startswith("error: ") and message in done.stderr, done.stderr
+
+
+def test_pictures_in_place_of_the_table(program: Any, tmp_path: Path):
+    stories = ROOT / "examples" / "assets" / "stories.gguf"
+    files = {name: tmp_path / f"{name}.svg" for name in ("heat", "lens", "attention")}
+    drawn = [text for name, file in files.items() for text in (f"--{name}", file)]
+    done = program("trace", stories, "--prompt", "Once upon a time", *drawn, "--layer", "1")
+    assert done.returncode == 0 and done.stdout.startswith("drawn: "), done.stderr
+    for file in files.values():
+        assert "·upon" in file.read_text("utf-8")
+    done = program("trace", stories, "--attention", files["attention"], "--head", "99")
+    assert done.returncode == 1 and "heads 0 to" in done.stderr

@@ -8,16 +8,24 @@ from ..imports import lazily
 
 if TYPE_CHECKING:
     from .messages import fitting, take_items
-    from .replies import Reply, ReplyFormat, reply_format
+    from .replies import Reply, ReplyFormat, ToolCall, reply_format
     from .template import ChatTemplate
 
-__all__ = ["ChatTemplate", "Reply", "ReplyFormat", "fitting", "reply_format", "take_items"]
+__all__ = [
+    "ChatTemplate",
+    "Reply",
+    "ReplyFormat",
+    "ToolCall",
+    "fitting",
+    "reply_format",
+    "take_items",
+]
 
 __getattr__, __dir__ = lazily(
     __name__,
     {
         "messages": "fitting take_items",
-        "replies": "Reply ReplyFormat reply_format",
+        "replies": "Reply ReplyFormat ToolCall reply_format",
         "template": "ChatTemplate",
     },
 )

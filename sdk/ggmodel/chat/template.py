@@ -31,6 +31,19 @@ _PROBE = "ggmodel probes"
 _LONG = 2000  # characters of an error message that comes from a template
 
 
+# Names that templates use for tools and for thoughts.
+_ABILITIES = {
+    "tools": ("tools", "tool_calls"),
+    "thinking": ("enable_thinking", "reasoning_content", "<think>", "thinking"),
+}
+
+
+def template_abilities(template: str) -> list[str]:
+    """The abilities that a chat template gives a model: "tools", "thinking"."""
+    named = _ABILITIES.items()
+    return [ability for ability, names in named if any(name in template for name in names)]
+
+
 class Vocabulary(Protocol):
     """The part of a `Tokenizer` that templates use."""
 

@@ -29,31 +29,36 @@ from .terminal import in_options, printable, say
 
 _USE, _LOOK, _WRITE = "Use a model", "Inspect a model", "Write a model"
 _MEMBERS = {
-    _USE: "run chat embed rerank serve batch transcribe list pull create cp rm convert quantize "
-    "imatrix estimate devices worker runner ggml",
-    _LOOK: "show check bench perplexity profile trace graph",
-    _WRITE: "new diff golden",
+    _USE: "run chat serve ps stop list pull create cp rm embed rerank classify tokenize transcribe "
+    "steer batch replay convert quantize imatrix adapter estimate devices ggml worker runner",
+    _LOOK: "show check certify bench perplexity compare eval profile trace graph",
+    _WRITE: "new port diff golden",
 }
 COMMANDS = {name: group for group, names in _MEMBERS.items() for name in names.split()}
 """The commands in their order, and their groups. Each is the function, or group of commands, of its
 name in the module of its name, but for those of `_ELSEWHERE`."""
+_HIDDEN = {"worker", "runner"}  # not in the list: other commands and other machines start them
 _ELSEWHERE = {
     "batch": "serve:batch",
     "bench": "measure:bench",
-    "chat": "run:chat",
     "check": "show:check",
+    "classify": "texts:classify",
     "cp": "local_models:cp",
     "create": "local_models:create",
     "embed": "texts:embed",
+    "eval": "evaluate:evaluate",
     "imatrix": "convert:imatrix",
     "list": "local_models:list_models",  # `list` is a type of Python
     "perplexity": "measure:perplexity",
     "profile": "measure:profile",
+    "ps": "running:ps",
     "pull": "local_models:pull",
     "quantize": "convert:quantize",
     "rerank": "texts:rerank",
     "rm": "local_models:rm",
     "runner": "devices:runner",
+    "stop": "running:stop",
+    "tokenize": "texts:tokenize",
     "worker": "devices:worker",
 }
 
@@ -108,7 +113,8 @@ class _Commands(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         for group in (_USE, _LOOK, _WRITE):
-            commands = [self.get_command(ctx, name) for name in _MEMBERS[group].split()]
+            names = [name for name in _MEMBERS[group].split() if name not in _HIDDEN]
+            commands = [self.get_command(ctx, name) for name in names]
             limit = formatter.width - 6 - max(len(c.name or "") for c in commands)
             with formatter.section(group):
                 formatter.write_dl([(c.name, c.get_short_help_str(limit)) for c in commands])

@@ -5,11 +5,13 @@ An importance matrix is for types below four bits.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..errors import ConfigError
 from .loading import Loading
 from .options import (
     File,
@@ -23,12 +25,14 @@ from .options import (
     Type,
     Where,
     expanded,
+    option,
     read_text,
 )
 from .terminal import count, note, printable, progress_bar, size
 
 if TYPE_CHECKING:
     from ..convert.imatrix import ImportanceMatrix
+    from ..gguf_file import TensorSource
 
 Program = Annotated[
     str | None,
@@ -93,6 +97,41 @@ def convert(
         note(printable(text))
 
 
+@dataclass(kw_only=True)
+class ByLoss:
+    """Types that are chosen by measured loss."""
+
+    target_bits: float | None = option(
+        None, "In place of TYPE: types by measured loss, so many bits a weight.", metavar="BITS"
+    )
+    text: str | None = option(
+        None, "Text that loss and importance are measured on.", metavar="FILE"
+    )
+    recipe: str | None = option(
+        None, "In place of TYPE: the types of a file of --target-bits.", metavar="FILE.gguf"
+    )
+
+    def check(self, type: str | None) -> None:
+        """Raises `ConfigError` unless there is one way to choose the types."""
+        if (type, self.target_bits, self.recipe).count(None) != 2:
+            raise ConfigError("give one of TYPE, --target-bits and --recipe")
+        if (self.text is None) != (type is not None):
+            raise ConfigError("--target-bits and --recipe need --text, TYPE has no use for it")
+
+    def write(self, source: TensorSource, out: str, **how: Any) -> None:
+        """Writes the file."""
+        from ..gguf_file import open_gguf
+        from ..workbench.mixture import quantize as by_loss
+
+        text = read_text(self.text or "", "--text ")
+        if self.recipe is None:
+            by_loss(source, out, text, self.target_bits, **how)
+            return
+        with open_gguf(self.recipe) as recipe:
+            by_loss(source, out, text, recipe=recipe, **how)
+
+
+@expanded()
 def quantize(
     file: Annotated[
         str,
@@ -104,13 +143,13 @@ def quantize(
     ],
     out: Out,
     type: Annotated[
-        str,
+        str | None,
         typer.Argument(
-            metavar="TYPE",
+            metavar="[TYPE]",
             help="Quantisation type: q8_0, q4_K_M, q4_0, …; an unknown one lists all.",
             show_default=False,
         ),
-    ],
+    ] = None,
     imatrix: Imatrix = None,
     allow_requantize: Annotated[
         bool,
@@ -119,25 +158,26 @@ def quantize(
         ),
     ] = False,
     force: Force = False,
+    *,
+    by_loss: ByLoss,
 ) -> None:
     """Quantise a GGUF file.
 
-    The mixtures are those of llama-quantize. The file appears when it is complete.
+    The mixtures are those of llama-quantize. With --target-bits the loss of each tensor is measured
+    on a text, and the types are those of least loss; the file holds the recipe. The file appears
+    when it is complete.
     """
     from ..convert.quantize import quantize as quantize_file
     from ..gguf_file import open_gguf
     from ..names import find
 
+    by_loss.check(type)
+    how: Any = {"imatrix": imatrix, "allow_requantize": allow_requantize, "force": force}
     with open_gguf(find(file)) as source, progress_bar("writing") as progress:
-        quantize_file(
-            source,
-            out,
-            type,
-            imatrix=imatrix,
-            allow_requantize=allow_requantize,
-            force=force,
-            progress=progress,
-        )
+        if type is not None:
+            quantize_file(source, out, type, **how, progress=progress)
+        else:
+            by_loss.write(source, out, **how, progress=progress)
         before, after = (
             size(sum(Path(p).stat().st_size for p in f)) for f in (source.files, [out])
         )

@@ -16,7 +16,7 @@ import typer
 from ..concurrency import until_set
 from ..errors import Unsupported
 from ..imports import install_command
-from .loading import Loading
+from .loading import LoadingToAnswer
 from .options import File, Json, Rpc, expanded, workers
 from .terminal import console, count, report, size, table
 
@@ -173,7 +173,7 @@ def runner(
         ),
     ] = None,
     *,
-    loading: Loading,
+    loading: LoadingToAnswer,
 ) -> None:
     """Run one model in a process of its own, for a server.
 

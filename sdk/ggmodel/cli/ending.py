@@ -18,7 +18,7 @@ import typer
 from ..errors import Error, NotInstalled
 from ..platforms import processes
 from ..platforms.processes import NO_READER
-from .terminal import printable, say
+from .terminal import say, say_error
 
 FAILED = 1
 # As in sysexits.h: a program that this one needs is missing, and an internal software error.
@@ -172,7 +172,7 @@ def _failed(error: BaseException, shown: Callable[[object], str] = str) -> int:
         with suppress(OSError):
             traceback.print_exception(error)
     else:
-        say("error: " + printable(message, keep="\n"))
+        say_error(message)
     return status
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .loading import Loading
+from .loading import LoadingToAnswer
 from .options import File, Json, expanded
 from .terminal import console, report, size, table
 
@@ -23,7 +23,7 @@ def estimate(
     ] = False,
     as_json: Json = False,
     *,
-    loading: Loading,
+    loading: LoadingToAnswer,
 ) -> None:
     """Estimate the memory that a model will take.
 
@@ -75,6 +75,8 @@ def _print(result: Estimate, per_layer: bool) -> None:
     out.print()
     if result.mapped:
         out.print(f"{size(result.mapped)} of the weights stay in the mapped file")
+    if drafting := sum(d.draft for d in result.devices):
+        out.print(f"{size(drafting)} of the total are the draft model's")
     for kind, memory in result.encoders.items():
         verb, item = _ENCODES.get(kind, ("encode", kind))
         rows = f"{item} takes {size(memory.rows)} more"

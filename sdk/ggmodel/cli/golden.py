@@ -48,6 +48,9 @@ def golden(
     everything: Annotated[
         bool, typer.Option("--all", help="Show all runs of each prompt.")
     ] = False,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="Run it in deterministic mode.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Compare a model with its golden outputs.
@@ -69,7 +72,7 @@ def golden(
     elif update or verify:
         _make(cases, case, models, verify, as_json)
     else:
-        _compare(cases, case, models, everything, as_json)
+        _compare(cases, case, models, everything, deterministic, as_json)
 
 
 def _make(cases: Cases, case: str | None, models: str | None, verify: bool, as_json: bool) -> None:
@@ -88,12 +91,18 @@ def _make(cases: Cases, case: str | None, models: str | None, verify: bool, as_j
 
 
 def _compare(
-    cases: Cases, case: str | None, models: str | None, everything: bool, as_json: bool
+    cases: Cases,
+    case: str | None,
+    models: str | None,
+    everything: bool,
+    deterministic: bool,
+    as_json: bool,
 ) -> None:
     """Runs the model on its goldens; names the numbers that they cannot see."""
     from ..workbench.golden import check
 
-    outcomes, error = _followed(lambda _: check(cases.folder, case, models), cases, case)
+    given = {"deterministic": True} if deterministic else {}
+    outcomes, error = _followed(lambda _: check(cases.folder, case, models, **given), cases, case)
     rows = [{**asdict(o), "ok": o.ok} for o in outcomes]
     same = error is None and all(o.ok for o in outcomes)
     _report(as_json, rows, lambda: _print(outcomes, everything), error, same)

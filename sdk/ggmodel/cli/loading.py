@@ -22,6 +22,7 @@ from .options import (
     Strict,
     Type,
     Where,
+    adapters_of,
     option,
     overrides,
     workers,
@@ -86,6 +87,11 @@ class Loading:
         "speed keeps weights in two layouts, for prefill and for decode; memory in one.",
         metavar="speed|memory",
     )
+    deterministic: bool = option(
+        False,
+        "The same bits alone, in any batch and on any number of threads; on the CPU.",
+        "--deterministic/--no-deterministic",
+    )
     gpu_layers: str = option(
         "auto",
         "Layers to offload to GPUs and RPC workers: as many as fit, the last N (-1 = all), or "
@@ -101,6 +107,12 @@ class Loading:
     rpc: Rpc = None
     type: Type = None
     mmproj: Mmproj = None
+    adapters: list[str] | None = option(  # noqa: RUF009  # a field
+        None,
+        "LoRA or DoRA adapter: a folder of PEFT, or a GGUF file; may be repeated.",
+        "--adapter",
+        metavar="PATH[=STRENGTH]",
+    )
     models: Models = None
     strict: Strict = True
     where: Where = False
@@ -109,6 +121,7 @@ class Loading:
         """For `ggmodel.load`."""
         read: dict[str, Any] = {"rpc": workers(self.rpc)}
         read["override_tensor"] = overrides(self.override_tensor)
+        read["adapters"] = adapters_of(self.adapters)
         hidden = (*without, "where")
         return {name: v for name, v in (vars(self) | read).items() if name not in hidden}
 
@@ -133,7 +146,43 @@ class Loading:
 
 
 @dataclass(kw_only=True)
-class LoadingForMany(Loading):
+class LoadingToAnswer(Loading):
+    """How a model that generates text is loaded."""
+
+    draft: str | None = option(
+        None,
+        "Draft model for speculative decoding: a smaller one with the same tokens, or own, the "
+        "model's own head. The answers stay the same.",
+        metavar="MODEL",
+    )
+    steer: list[str] | None = option(  # noqa: RUF009  # a field
+        None,
+        "Steering vector (control vector) that all answers are steered by, and its strength; may "
+        "be repeated. `ggmodel steer make` makes one.",
+        metavar="FILE[:STRENGTH]",
+    )
+    draft_tokens: int = option(
+        16, "Draft tokens at once, at most; as many as pay by measurement.", metavar="N"
+    )
+
+
+@dataclass(kw_only=True)
+class LoadingToGenerate(LoadingToAnswer):
+    """How a model is loaded whose prompts may begin alike in several processes."""
+
+    prefix_store: str | None = option(
+        None,
+        "Folder for prefixes of prompts on disk: what was computed once is not computed again, "
+        "also after a restart.",
+        metavar="DIR",
+    )
+    prefix_store_size: float = option(
+        10.0, "GiB that the prefixes on disk take, at most.", metavar="GIB"
+    )
+
+
+@dataclass(kw_only=True)
+class LoadingForMany(LoadingToGenerate):
     """How a model that many use at a time is loaded."""
 
     context_length: int | None = option(
@@ -141,4 +190,10 @@ class LoadingForMany(Loading):
     )
     parallel: int = option(
         4, "Slots: sequences of a model that are computed in one batch (continuous batching)."
+    )
+    cache_ram: int | None = option(
+        None,
+        "MiB of memory for prefixes of prompts that no slot holds any more (0: none); default: "
+        "8192, at most a quarter of what is free.",
+        metavar="MIB",
     )

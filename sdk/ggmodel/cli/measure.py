@@ -15,7 +15,7 @@ import typer
 
 from .. import __version__
 from ..errors import ConfigError
-from .loading import Loading
+from .loading import Loading, LoadingToAnswer
 from .options import File, Json, Repetitions, Text, expanded, read_text
 from .terminal import console, count, progress_bar, report, size, table, with_progress
 
@@ -53,7 +53,7 @@ def bench(
     repetitions: Repetitions = 5,
     as_json: Json = False,
     *,
-    loading: Loading,
+    loading: LoadingToAnswer,
 ) -> None:
     """Measure the speed of prefill and decode.
 

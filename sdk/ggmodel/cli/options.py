@@ -105,6 +105,11 @@ def _existing(context: typer.Context, file: str) -> str:
     return _located(context, file)
 
 
+def existing(context: typer.Context, file: str | None) -> str | None:
+    """The same where a file may be left out."""
+    return None if file is None else _existing(context, file)
+
+
 def checkpoint_folder(context: typer.Context, file: str | None) -> str | None:
     """The same for a checkpoint's folder; who opens it says that a path does not exist."""
     from ..names.grammar import is_path
@@ -280,6 +285,20 @@ def overrides(texts: list[str] | None) -> dict[str, str]:
             raise ConfigError(f"--override-tensor {text!r}: give PATTERN=DEVICE")
         devices.setdefault(pattern, device)
     return devices
+
+
+def adapters_of(texts: list[str] | None) -> dict[str, float] | None:
+    """The argument `adapters` of `ggmodel.load`."""
+    strengths: dict[str, float] = {}
+    for text in texts or ():
+        path, equals, strength = text.rpartition("=")
+        if not equals or os.path.exists(text):
+            path, strength = text, "1"
+        try:
+            strengths[path] = float(strength)
+        except ValueError:
+            raise ConfigError(f"--adapter {text!r}: give PATH or PATH=STRENGTH") from None
+    return strengths or None
 
 
 def prompt_of(prompt: str | None, tokens: str | None) -> str | list[int]:

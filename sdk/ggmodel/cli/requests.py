@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import Field, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
 from .options import Typed, option, read_text
+from .terminal import note
 
 if TYPE_CHECKING:
-    from ..runner import Grammar, RequestOptions, Stream
+    from ..runner import Grammar, RequestOptions, Stream, Usage
 
 
 @dataclass(kw_only=True)
@@ -122,6 +124,7 @@ class Answering(Typed):
     num_keep: int = option(
         0, "Tokens at the start of the context that context shift and --truncate never drop."
     )
+    ignore_eos: bool = option(False, "Go on where the model would end its answer.", "--ignore-eos")
     prompt_lookup: bool = option(
         False,
         "Speculative decoding: draft tokens by prompt lookup. The answer stays the same.",
@@ -155,17 +158,32 @@ class Answering(Typed):
         return None if self.regex is None else Grammar.regex(self.regex)
 
 
-def print_answer(stream: Stream, pieces: list[str]) -> None:
+def print_answer(stream: Stream, pieces: list[str], shown: Callable[[str], str] = str) -> None:
     """Prints pieces as they come. Their last line is ended, also after an error or Ctrl-C.
 
     Args:
         pieces: the text so far; each piece is added.
+        shown: the characters to print for a piece.
     """
     try:
         with stream:
             for piece in stream:
-                print(piece, end="", flush=True)
+                print(shown(piece), end="", flush=True)
                 pieces.append(piece)  # after Ctrl-C the last line is that on the screen
     finally:
         if not "".join(pieces).endswith("\n"):
             print(flush=True)
+
+
+def print_usage(usage: Usage, context_length: int) -> None:
+    """Prints counts and speeds of a request to standard error."""
+    if not usage.prompt_seconds:
+        return
+    prompt_rate = (usage.prompt_tokens - usage.reused_tokens) / usage.prompt_seconds
+    line = f"prompt: {usage.prompt_tokens} tokens, {prompt_rate:.1f} tokens/s"
+    line += f"; answer: {usage.completion_tokens} tokens, {usage.tokens_per_second:.1f} tokens/s"
+    if usage.drafted:
+        line += f"; {usage.accepted} of {usage.drafted} draft tokens accepted"
+    if usage.prompt_tokens + usage.completion_tokens == context_length:
+        line += "; the context is full (see --context-length)"
+    note(line)

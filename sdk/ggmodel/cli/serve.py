@@ -16,7 +16,7 @@ import typer
 from ..errors import ConfigError, Unsupported
 from ..imports import install_command
 from ..storage import check_target
-from .loading import Loading, LoadingForMany
+from .loading import LoadingForMany, LoadingToGenerate
 from .options import Force, RayCpus, RayGpus, RayReplicas, complete_model, expanded
 from .serving import Serving
 from .terminal import count, note, printable, progress_bar, say
@@ -169,8 +169,12 @@ def named(models: Any) -> dict[str, str]:
 
 def options_of(loading: LoadingForMany) -> dict[str, Any]:
     """The options that differ from the defaults of `ggmodel.load`, and the number of sequences."""
-    defaults = Loading().arguments()
+    defaults = {**LoadingToGenerate().arguments(), "cache_ram": 0}
     changed = {k: v for k, v in loading.arguments().items() if v != defaults[k]}
+    if adapters := changed.get("adapters"):  # for processes of their own
+        changed["adapters"] = {os.path.abspath(path): s for path, s in adapters.items()}
+    if "prefix_store" in changed:
+        changed["prefix_store"] = os.path.abspath(changed["prefix_store"])
     return {"parallel": loading.parallel, **changed}
 
 
@@ -243,7 +247,7 @@ def batch(
 
     options = options_of(loading)
     models = named(model or ())
-    width = int(options["parallel"]) * _MORE
+    width = loading.parallel * _MORE
     lines = RequestFile(requests)
     with AnswerFile(answers, lines, force=force) as written:
         before = written.done

@@ -56,6 +56,11 @@ class Serving:
         "--files",
         metavar="FOLDER",
     )
+    slot_save_path: str | None = option(
+        None,
+        "Folder of files that requests save slots to and restore them from (POST /slots/N).",
+        metavar="FOLDER",
+    )
     log_requests: bool = option(
         True, "Log each request in a line on standard error.", "--log-requests/--no-log-requests"
     )
@@ -88,9 +93,12 @@ class Serving:
                 raise ConfigError(f"{name} is {value}; give {least} or more")
         if self.port > 65535:
             raise ConfigError(f"port is {self.port}; the highest is 65535")
-        for folder in self.media_path or ():
-            if not os.path.isdir(folder):
-                raise ConfigError(f"media_path {folder}: there is no such folder")
+        for path in self.media_path or ():
+            if not os.path.isdir(path):
+                raise ConfigError(f"media_path {path}: there is no such folder")
+        folder = self.slot_save_path
+        if folder is not None and not os.path.isdir(folder):
+            raise ConfigError(f"slot_save_path {folder}: there is no such folder")
         variable = os.environ.get("GGMODEL_API_KEY")
         keys = [*(self.api_key or ()), *([variable] if variable else ())]
         return Settings(
@@ -109,6 +117,7 @@ class Serving:
             verbose=self.verbose,
             strict_fields=self.strict_fields,
             files=self.file_folder,
+            slot_save_path=folder and os.path.abspath(folder),
         )
 
     def listening(self) -> Listening:

@@ -6,7 +6,9 @@ import json
 import struct
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from .options import File, Json, Mmproj, Models, Strict, Where
 from .terminal import console, count, report, size, table
@@ -22,10 +24,16 @@ _UNCHECKED = (
 )
 
 
-def show(file: File, models: Models = None, as_json: Json = False, where: Where = False) -> None:
-    """Show the metadata, hyperparameters and tensors of a model.
+def show(
+    file: File,
+    models: Models = None,
+    tensors: Annotated[bool, typer.Option("--tensors", help="List all tensors, too.")] = False,
+    as_json: Json = False,
+    where: Where = False,
+) -> None:
+    """Show the metadata, hyperparameters and sizes of a model.
 
-    Metadata, the hyperparameters of the architecture where it is known, tensors by layer, sizes.
+    Hyperparameters are those of the architecture where it is known.
     """
     from ..gguf_file import open_gguf
     from ..workbench.show import describe
@@ -38,10 +46,10 @@ def show(file: File, models: Models = None, as_json: Json = False, where: Where 
         opened = open_gguf(file, parts=getattr(file, "parts", ()))
     with opened as source:
         description = describe(source, models)
-    report(as_json, asdict(description), lambda: _print_description(description))
+    report(as_json, asdict(description), lambda: _print_description(description, tensors))
 
 
-def _print_description(d: Description) -> None:
+def _print_description(d: Description, tensors: bool) -> None:
     out = console()
     version = "" if d.version is None else f"GGUF version {d.version}, "
     parts = "" if len(d.files) == 1 else f"{len(d.files)} files, "
@@ -57,10 +65,9 @@ def _print_description(d: Description) -> None:
         rows = [(h.name, _value(h.value), h.key or "default") for h in d.hyperparameters]
         out.print(table(rows, ("name", "value", "from")))
 
-    _heading(out, "tensors")
-    if not d.layers:
-        out.print("none")
-    for layer in d.layers:
+    if tensors:
+        _heading(out, "tensors")
+    for layer in d.layers if tensors else ():
         name = layer.name or "outside of layers"
         out.print(f"{name}: {len(layer.tensors)} tensors, {size(layer.nbytes)}", style="bold")
         rows = [

@@ -23,6 +23,9 @@ _HERE = {
     "fa": "flash_attention",
     **dict.fromkeys(("ctk", "ctv", "cache_type_v"), "kv_type"),
     **dict.fromkeys(("mm", "mm_path"), "mmproj"),
+    **dict.fromkeys(("lora", "lora_scaled", "lora_modules"), "adapters"),
+    **dict.fromkeys(("md", "spec_draft_model"), "draft"),
+    **dict.fromkeys(("draft_n", "spec_draft_n_max"), "draft_tokens"),
     "s": "seed",
     **dict.fromkeys(("r", "reverse_prompt"), "stop"),
     **dict.fromkeys(("j", "response_format", "format", "guided_json"), "json_schema"),
@@ -39,6 +42,7 @@ _HERE = {
     **dict.fromkeys(("n", "num_return_sequences", "best_of"), "`ggmodel batch`, a line an answer"),
     "do_sample": "a temperature of 0 for the likeliest tokens, above 0 to draw them",
     "stream": "nothing: answers are printed as they come",
+    **dict.fromkeys(("tools", "tool_choice"), "a server, `ggmodel serve MODEL`, or Python"),
     **dict.fromkeys(("verbose", "logits_processor", "logits_processors"), ""),
 }
 
@@ -71,13 +75,14 @@ def _explained(args: Sequence[str], options: dict[str, Sequence[str]]) -> str:
 
 
 def _hint(name: str, options: dict[str, Sequence[str]]) -> str:
-    from ..runner.options import OF_LOADING, OF_REQUESTS
-    from .loading import Loading
+    from ..runner.options import OF_LOADING
+    from ..runner.request_options import OF_REQUESTS
+    from .loading import LoadingToGenerate
     from .requests import Answering, MediaFiles
 
     flags = {argument: max(spellings, key=len) for argument, spellings in options.items()}
     of_answers = {f.name for kind in (Answering, MediaFiles) for f in fields(kind)}
-    of_loading = {f.name for f in fields(Loading)}
+    of_loading = {f.name for f in fields(LoadingToGenerate)}
     own = {name: name for name in of_answers | of_loading}
     hint = {**OF_LOADING, **OF_REQUESTS, **own, **_HERE}.get(name, "")
     if hint in flags:

@@ -63,6 +63,12 @@ def dim(text: str, stream: TextIO) -> str:
     return f"\x1b[2m{text}\x1b[22m" if styled(stream) else text
 
 
+def say_error(message: object) -> None:
+    """Prints an error to standard error, red on a terminal."""
+    text = "error: " + printable(str(message), keep="\n")
+    say(f"\x1b[31m{text}\x1b[39m" if styled(sys.stderr) else text)
+
+
 def say(text: str) -> None:
     """Prints lines to standard error. If that cannot be written, nobody is there to be told."""
     with suppress(OSError):

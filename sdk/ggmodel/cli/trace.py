@@ -2,21 +2,63 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..errors import ConfigError
 from .loading import Loading
-from .options import File, Json, Prompt, Tokens, expanded, prompt_of
+from .options import File, Json, Prompt, Tokens, expanded, option, prompt_of
 from .requests import MediaFile
-from .terminal import console, count, report, table
+from .terminal import console, count, printable, report, table
 
 if TYPE_CHECKING:
+    from ..runner import LoadedModel
     from ..workbench.trace import OperandValue, Statistics, Trace, Value
 
 _NUMBERS = ("min", "max", "mean", "rms")
+
+
+@dataclass(kw_only=True)
+class Drawings:
+    """Files of pictures to draw in place of the table."""
+
+    heat: str | None = option(
+        None, "Draw the norm of each layer's result by token.", metavar="OUT.svg"
+    )
+    lens: str | None = option(
+        None, "Draw the likeliest token after each layer (logit lens).", metavar="OUT.svg"
+    )
+    attention: str | None = option(
+        None, "Draw the attention weights of a layer (--layer).", metavar="OUT.svg"
+    )
+    layer: int = option(0, "Layer of --attention, from 0.")
+    head: int | None = option(
+        None, "Attention head of the layer; default: the mean of all heads.", metavar="N"
+    )
+
+    @property
+    def files(self) -> list[str]:
+        """The pictures that are wanted."""
+        return [path for path in (self.heat, self.lens, self.attention) if path is not None]
+
+    def draw(self, model: LoadedModel, prompt: Any) -> None:
+        """Writes them, each with the tokens' text."""
+        from ..storage import write_text
+        from ..workbench import inside
+        from ..workbench.heat import heat_map
+
+        if self.heat is not None:
+            write_text(self.heat, heat_map(inside.norms(model, prompt), "norms by layer"))
+        if self.lens is not None:
+            grid = inside.logit_lens(model, prompt)
+            write_text(self.lens, heat_map(grid, "likeliest next token after each layer"))
+        if self.attention is not None:
+            grid = inside.attention_grid(model, prompt, self.layer, self.head)
+            of = "all heads" if self.head is None else f"head {self.head}"
+            title = f"attention of layer {self.layer}, {of}: from rows to columns"
+            write_text(self.attention, heat_map(grid, title))
 
 
 @expanded("rpc", "context_length", "parallel")
@@ -36,6 +78,7 @@ def trace(
     ] = None,
     as_json: Json = False,
     *,
+    drawings: Drawings,
     item: MediaFile,
     loading: Loading,
 ) -> None:
@@ -44,6 +87,7 @@ def trace(
     In execution order, with statistics. The first tensor with NaN or infinity is marked, with the
     operands that it was computed from; the exit status then is 1.
     """
+    from ..chat.messages import OPTIONS
     from ..storage import check_target
     from ..workbench.trace import save as write
     from ..workbench.trace import trace as look
@@ -54,6 +98,15 @@ def trace(
         raise ConfigError(f"{save}: values are saved as .npz or .safetensors")
     if save is not None:
         check_target(save)
+    if drawings.files:
+        more: Any = {} if drawings.attention is None else {"flash_attention": "off"}
+        for path in drawings.files:
+            check_target(path, force=True)
+        with loading.load(file, rpc=(), **more) as model:
+            items = {} if media is None else {OPTIONS[media[0]]: [media[1]]}
+            drawings.draw(model, model.prompts.with_items(inputs, items))
+        print(printable(f"drawn: {', '.join(drawings.files)}"))
+        return
     with loading.load(file, rpc=()) as model:
         prepared = None if media is None else (media[0], model.engine.images.prepare(*media))
         result = look(model, inputs, item=prepared, names=pattern, keep=save is not None)

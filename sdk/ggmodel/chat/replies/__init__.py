@@ -100,6 +100,10 @@ class ReplyFormat:
     def __repr__(self) -> str:
         return f"<ReplyFormat {self.name!r}>"
 
+    def takes_end(self, text: str) -> bool:
+        """Whether the parser wants the text of the token that ended a reply."""
+        return self._declaration is not None or text in self.marks
+
     def parser(self, tools: Schemas | None = None, ending: str = "") -> ReplyParser:
         """A parser for one reply.
 
