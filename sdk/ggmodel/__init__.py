@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .model import Batch, Config, Input, Model, Module, MultimodalEmbedding, gguf, kv, register
     from .names import find
     from .runner import (
+        ChatCompletion,
         Completion,
         Grammar,
         LoadedModel,
@@ -24,11 +25,14 @@ if TYPE_CHECKING:
         Piece,
         RequestOptions,
         Sampler,
+        Steering,
         Stream,
         Usage,
+        in_graph,
     )
     from .tokenizer import Tokenizer
     from .transcript import transcribe
+    from .workbench.certify import Certificate, certify
     from .workbench.estimate import Estimate, estimate
 
 __version__ = "0.1.0"
@@ -43,10 +47,11 @@ _NAMES_OF = {
     "ml": "Context Tensor",
     "model": "Batch Config Input Model Module MultimodalEmbedding gguf kv register",
     "names": "find",
-    "runner": "Completion Grammar LoadOptions LoadedModel Piece RequestOptions Sampler Stream "
-    "Usage",
+    "runner": "ChatCompletion Completion Grammar LoadOptions LoadedModel Piece "
+    "RequestOptions Sampler Steering Stream Usage in_graph",
     "tokenizer": "Tokenizer",
     "transcript": "transcribe",
+    "workbench.certify": "Certificate certify",
     "workbench.estimate": "Estimate estimate",
 }
 _HOMES = {name: home for home, names in _NAMES_OF.items() for name in names.split()}
@@ -55,6 +60,8 @@ _WITHOUT_NUMPY = ("bounds", "errors", "gguf_file", "names")
 
 __all__ = [
     "Batch",
+    "Certificate",
+    "ChatCompletion",
     "Completion",
     "Config",
     "Context",
@@ -71,11 +78,13 @@ __all__ = [
     "Piece",
     "RequestOptions",
     "Sampler",
+    "Steering",
     "Stream",
     "Tensor",
     "Tokenizer",
     "Usage",
     "audio",
+    "certify",
     "chat",
     "convert",
     "errors",
@@ -83,6 +92,7 @@ __all__ = [
     "find",
     "gguf",
     "image",
+    "in_graph",
     "kv",
     "kvcache",
     "limits",
@@ -116,4 +126,4 @@ def _import(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted([*__all__, "__version__"])

@@ -57,6 +57,7 @@ class Limits:
         serve_bodies_bytes: bodies of all requests that the server reads or answers at a time.
         serve_body_bytes: body of a request to the server, images in base64 included.
         serve_body_seconds: time to send a request to the server: its header, then its body.
+        serve_captured_bytes: results of modules that a request captures.
         serve_choices: answers to one prompt that a request may want (`n`).
         serve_connections: connections that the server keeps open.
         serve_document_characters: text of a document in a request to the server.
@@ -138,6 +139,7 @@ class Limits:
     serve_bodies_bytes: int = 512 << 20
     serve_body_bytes: int = 64 << 20
     serve_body_seconds: float = 60.0
+    serve_captured_bytes: int = 1 << 26
     serve_choices: int = 128
     serve_connections: int = 4096
     serve_document_characters: int = 1 << 22

@@ -29,7 +29,8 @@ def lazily(
         return value
 
     def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *home_of})
+        module = vars(sys.modules[package])
+        return sorted(module.get("__all__") or {*module, *home_of})
 
     return find, names
 

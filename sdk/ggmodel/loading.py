@@ -7,10 +7,11 @@ from pathlib import Path
 
 from .errors import ConfigError
 from .gguf_file import TensorSource
+from .model import Model
 from .resources import reported
 from .runner import LoadedModel, LoadOptions
+from .runner.loading import adapters, sources
 from .runner.loading import load as loader
-from .runner.loading import sources
 from .runner.loading.resolved import ResolvedModel
 from .runner.loading.sources import Source
 from .runner.options import Options, with_options
@@ -53,6 +54,22 @@ def open_source(
     return CheckpointSource.open(Path(source), type, models)
 
 
+def open_adapter(path: str | os.PathLike[str], model: Model) -> TensorSource:
+    """An opened adapter: a GGUF file, or a folder of PEFT.
+
+    Args:
+        model: the architecture with its tensors, which a folder's names are looked up in.
+
+    Raises:
+        FormatError, Unsupported: see `convert.peft.open_peft`.
+    """
+    if not os.path.isdir(path):
+        return adapters.open_adapter(path, model)
+    from .convert.peft import open_peft  # slow to import
+
+    return open_peft(path, model)
+
+
 @reported
 @with_options(LoadOptions, resolved)
 def load(source: Source, options: Options) -> LoadedModel:
@@ -75,4 +92,4 @@ def load(source: Source, options: Options) -> LoadedModel:
         DeviceLost, Busy: a worker cannot be reached, or serves someone else.
         Unsupported: an option that is not supported.
     """
-    return loader.load_opened(source, options, open_source)
+    return loader.load_opened(source, options, open_source, open_adapter)

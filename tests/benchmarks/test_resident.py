@@ -19,7 +19,7 @@ NOISE = 1 << 20
 @pytest.mark.parametrize(
     ("model", "options"),
     [
-        ("llama/plain_gqa", {}),
+        ("llama/plain_gqa", {"kv_type": "f32"}),
         ("llama/plain_gqa", {"flash_attention": "off", "kv_type": "f32"}),
         ("gemma3/every_6th", {"flash_attention": "off"}),  # two kinds of caches
         ("llama/experts", {"kv_type": "f32"}),
@@ -29,7 +29,7 @@ def test_a_full_context_takes_what_was_estimated(model: str, options: dict):
     row = resident.measured(model, CONTEXT, **options)
     taken = row.taken - row.beside
     # The cache, masks and results are far above what is allowed.
-    assert row.estimate > 5 << 20
+    assert row.estimate > 4 << 20
     assert taken < 1.03 * row.estimate + CONTEXT * A_TOKEN + NOISE
     assert taken > 0.9 * row.estimate - NOISE
     assert row.beside < 20 << 20

@@ -17,7 +17,7 @@ from benchmarks.token_path import token_path
 from tests.children import import_path
 
 # Reached so far. Less is better; more needs the reason in the commit.
-FILES, FUNCTIONS = 18, 50
+FILES, FUNCTIONS = 20, 51
 
 
 def test_a_token_runs_through_few_files_and_functions():

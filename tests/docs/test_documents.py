@@ -63,26 +63,15 @@ def test_a_command_of_the_documents_runs(line: str):
     command = [sys.executable, "-m", *shlex.split(line, comments=True)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.split()) > 10
+    assert len(done.stdout.split()) > 5
 
 
 def test_the_readme_shows_the_commands_and_the_make_targets():
     shown = {line.split()[1] for line in COMMANDS}
-    assert shown == {
-        "run",
-        "chat",
-        "show",
-        "check",
-        "estimate",
-        "devices",
-        "ggml",
-        "bench",
-        "trace",
-        "profile",
-    }
+    assert shown == {"run", "show", "check", "estimate", "bench"}
     makefile = (ROOT / "Makefile").read_text()
     targets = {line.split()[1] for line in SHELL if line.startswith("make ")}
-    assert targets == {"demo", "check", "test", "native", "peer", "bench"}
+    assert targets == {"demo", "check", "test"}
     assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
 
 
@@ -93,7 +82,8 @@ def test_nothing_is_left_to_be_filled_in():
 
 def test_rows_of_tables_have_the_cells_of_their_heads():
     """A `|` within a cell is escaped, in code too."""
-    for document in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
+    pages = ("README.md", "CONTRIBUTING.md", "AGENTS.md", ".agents/skills/port-a-model/SKILL.md")
+    for document in (*(ROOT / page for page in pages), *(ROOT / "docs").glob("*.md")):
         text = re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
         for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
             head, *rows = (len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines())

@@ -14,7 +14,6 @@ TERMS = {
     for term, meaning, page, anchor in ROW.findall(read("docs/glossary.md"))
 }
 SEARCHED = (
-    "KV cache",
     "speculative decoding",
     "continuous batching",
     "prefix caching",

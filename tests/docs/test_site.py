@@ -97,12 +97,12 @@ def test_every_command_and_option_has_its_place(generated: dict[str, str]):
             assert re.search(rf"^`.*{re.escape(shown)}(?!\w).*`$", page, re.M), (name, shown)
 
 
-def test_the_table_of_architectures_is_that_of_the_readme(generated: dict[str, str]):
+def test_the_table_of_architectures_is_that_of_the_page(generated: dict[str, str]):
     page, _, _ = generated["architectures.md"].partition("\nA model whose text")
     table = dict(re.findall(r"^\| `(\S+)` \| .* \| (.*) \| \[", page, re.MULTILINE))
     assert sorted(table) == module("architectures")["built_in"]()
     assert len(table) > 25
-    said = dict(re.findall(r"^\| (\w+) \| for (.*?)[;:]", read("README.md"), re.MULTILINE))
+    said = dict(re.findall(r"^\| (\w+) \| for (.*?)[;:]", read("docs/supported.md"), re.MULTILINE))
     families = {"qwen35moe": "qwen35", "qwen3vlmoe": "qwen3vl"}
     for kind, row in (("pictures", "images"), ("sounds", "sounds"), ("videos", "videos")):
         listed = set(re.findall(r"[\w-]+", said[row])) - {"and", "SmolVLM"}

@@ -26,12 +26,35 @@ from tests.documents import ROOT, blocks, read
 from tests.serving import running
 
 # Pages whose blocks run here, each as it stands.
-RUN = ("index", "first-steps", "run", "audio", "images", "embeddings", "security", "structured")
-PYTHON = ("first-steps", "run", "audio", "images", "security")  # others: test_documents.py
+RUN = (
+    "index",
+    "adapters",
+    "first-steps",
+    "prefix_store",
+    "run",
+    "audio",
+    "images",
+    "embeddings",
+    "inside",
+    "security",
+    "structured",
+)
+PYTHON = (
+    "first-steps",
+    "run",
+    "audio",
+    "images",
+    "inside",
+    "security",
+    "adapters",
+    "prefix_store",
+)  # others: test_documents.py
 # Pages whose commands take minutes or other machines, or choose a library: their names and options
 # are checked.
 READ = (
     "benchmarks",
+    "certify",
+    "compare",
     "deploying",
     "ggml",
     "install",
@@ -45,6 +68,7 @@ ELSEWHERE = {
     "README.md": "tests/docs/test_documents.py",
     "CONTRIBUTING.md": "tests/docs/test_contributing.py",
     "docs/chat.md": "tests/chat/test_document.py",
+    "docs/coming-from.md": "tests/compat/test_llama.py",
     "docs/conversations.md": "tests/docs/test_documents.py",
     "docs/convert.md": "tests/convert/test_document.py",
     "docs/distributed.md": "tests/ml/rpc/test_document.py",
@@ -53,13 +77,14 @@ ELSEWHERE = {
     "docs/memory.md": "tests/docs/test_documents.py",
     "docs/models.md": "tests/docs/test_documents.py",
     "docs/names.md": "tests/cli/test_names.py",
+    "docs/notebook.md": "tests/docs/test_notebook.py",
     "docs/new-architecture.md": "tests/docs/test_tutorial.py",
     "docs/profile.md": "tests/docs/test_profile_document.py",
     "docs/quantise.md": "tests/convert/test_document.py",
     "docs/recurrent.md": "tests/docs/test_recurrent.py",
     "docs/replies.md": "tests/chat/replies/test_document.py",
 }
-HERE = ("docs/diff.md", "docs/serving.md", "docs/video.md")
+HERE = ("docs/determinism.md", "docs/diff.md", "docs/serving.md", "docs/video.md")
 # Programs that change the machine or need another one.
 NOT_RUN = ("pip ", "make ", "git ", "export ", "ssh ")
 PAGES = ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
@@ -132,6 +157,19 @@ def test_the_page_about_videos(folder: Path, monkeypatch: pytest.MonkeyPatch):
     (shown,) = blocks(read("docs/video.md"), "sh")
     done = desk.run(shown.replace("MODEL", f"MODEL -n 2 --models {desk.ARCHITECTURES}"), folder)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_page_about_determinism(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(folder)
+    stories = str(ROOT / "examples" / "assets" / "stories.gguf")
+    shown = "\n".join(blocks(read("docs/determinism.md"), "sh")).replace("FILE.gguf", stories)
+    lines = [line for line in shown.splitlines() if "ggmodel serve" not in line]
+    done = desk.run("\n".join(lines), folder)
+    assert done.returncode == 0, done.stderr
+    first, then = blocks(read("docs/determinism.md"), "python")
+    executed(first.replace("FILE.gguf", stories), "determinism")
+    with ggmodel.load(stories, deterministic=True) as model:
+        executed(f"import ggmodel\n{then}", "determinism", model=model)
 
 
 def test_the_hook_for_pixels_is_one():

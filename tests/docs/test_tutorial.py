@@ -19,17 +19,22 @@ HERE = Path(__file__).parent
 TEXT = (HERE.parents[1] / "docs" / "new-architecture.md").read_text("utf-8")
 BLOCK = re.compile(r"^```(sh|text|diff)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # The files that the two commands which need torch leave behind, as transformers 5.23 made them.
-MADE = {"golden": ("goldens/*.npz", "mine/goldens/granite"), "diff": ("reference.npz", ".")}
+MADE = {"golden": ("goldens/*.npz", "mine/goldens/{}"), "diff": ("reference.npz", ".")}
 WRONG = ("DIFFERS", "diverges")
 
 
-def run(line: str, folder: Path) -> str:
-    """The output of a command, and its exit status in the last line."""
+def run(line: str, folder: Path, made: Path = HERE / "granite") -> str:
+    """The output of a command.
+
+    Args:
+        folder: runs there.
+        made: the folder with the results of commands that need torch.
+    """
     name, *arguments = shlex.split(line, comments=True)
     if "# needs torch" in line:
         files, target = MADE[arguments[0]]
-        for file in (HERE / "granite").glob(files):
-            shutil.copy(file, folder / target)
+        for file in made.glob(files):
+            shutil.copy(file, folder / target.format(made.name))
         return ""
     program = [sys.executable, "-m", name, *(["-p", "no:cacheprovider"] * (name == "pytest"))]
     done = subprocess.run(

@@ -87,7 +87,6 @@ def test_a_checkpoint(hub: Hub):
     below = {p.relative_to(found.path).as_posix() for p in found.path.rglob("*") if p.is_file()}
     wanted = set(hub.repos["org/plain"])
     assert below == wanted - {
-        "README.md",
         "original/consolidated.safetensors",
         "pytorch_model.bin",
     }

@@ -7,9 +7,9 @@ import time
 import pytest
 
 from ggmodel.chat import ChatTemplate
+from ggmodel.chat.template import template_abilities
 from ggmodel.errors import Unsupported
 from ggmodel.names.go_template import as_jinja
-from ggmodel.serve.requests import template_abilities
 
 TALK = [
     {"role": "system", "content": "S"},

@@ -102,7 +102,7 @@ def test_files_that_are_no_code_are_there(distributions: tuple[Path, Path]) -> N
 
 
 def test_the_command_generates_text(python: Path, tmp_path: Path) -> None:
-    command = ("run", STORIES, "Once upon a time", "--max-tokens", "16", "--temperature", "0")
+    command = ("run", STORIES, "Once upon a time", "--raw", "-n", "16", "--temperature", "0")
     installed = run_wheel(python.parent / "ggmodel", *command, cwd=tmp_path)
     assert len(installed.split()) >= 4
     assert run_wheel(python, "-m", "ggmodel", *command, cwd=tmp_path) == installed

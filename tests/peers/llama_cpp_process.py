@@ -19,6 +19,8 @@ def run(file: str, embedding: bool) -> None:
     parameters.n_batch = parameters.n_ubatch = 256  # with more there is no room for other files
     parameters.use_jinja, parameters.ui, parameters.embedding = True, False, embedding
     parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = 1
+    disabled = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    parameters.flash_attn_type = disabled
     server = xllamacpp.Server(parameters)
     print(server.listening_address, flush=True)
     sys.stdin.read()

@@ -27,6 +27,9 @@ THEIRS = [
     "golden/llama4/converted/text.gguf",
 ]
 # Checkpoints of goldens, converted here.
+# ggml's GELU reads a table in F16: after sums in another order it may read the next number.
+EXACT, TABLE = 1e-9, 1e-6
+GELU = ("bloom", "gemma3", "gemma4", "gpt2", "starcoder2")
 OURS = [
     ("llama", "plain_gqa"),
     ("llama", "llama3_rope"),
@@ -59,6 +62,9 @@ OURS = [
     ("granitehybrid", "dense"),
     ("falcon_h1", "published"),
     ("nemotron_h", "published"),
+    ("nemotron_h", "experts"),
+    ("kimi_linear", "published"),
+    ("laguna", "published"),
     ("qwen3next", "published"),
     ("jamba", "published"),
     ("afmoe", "published"),
@@ -78,7 +84,7 @@ OURS = [
 ]
 
 
-def agree(file: Path) -> None:
+def agree(file: Path, bound: float = EXACT) -> None:
     import ggmodel
 
     with ggmodel.load(file, kv_type="f32", threads=1, context_length=128) as model:
@@ -93,7 +99,7 @@ def agree(file: Path) -> None:
     assert theirs.shape == ours.shape
     # F32 on both sides, sums in other orders.
     error = np.square(ours - theirs).sum() / np.square(theirs - theirs.mean()).sum()
-    assert error < 1e-9
+    assert error < bound
 
 
 @pytest.mark.parametrize("name", THEIRS)
@@ -109,7 +115,7 @@ def test_a_file_of_ours(architecture: str, case: str, tmp_path: Path):
     folder = write_golden(tmp_path / "hf", architecture, case)[0]
     mmproj = tmp_path / "mmproj.gguf" if case == "images" else None
     convert(folder, tmp_path / "a.gguf", "f32", mmproj=mmproj)
-    agree(tmp_path / "a.gguf")
+    agree(tmp_path / "a.gguf", TABLE if architecture in GELU else EXACT)
 
 
 def run(file: str, size: int, prompts: list[list[int]], said: int) -> None:

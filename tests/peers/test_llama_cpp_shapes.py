@@ -72,6 +72,7 @@ REASONS: dict[str, list[str]] = {
         "models: -.data[].tags",
         "models: -.data[].aliases",
     ],
+    "a mode of ours": ["props: +.deterministic"],
     "stands in meta": ["models: -.data[].architecture", "models: +.data[].meta.*"],
     "of ggml's enumerations": ["models: -.data[].meta.*"],
     "the rest of Ollama's list is at /api/tags": ["models: -.models[].*"],

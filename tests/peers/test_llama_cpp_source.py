@@ -21,8 +21,11 @@ pytestmark = pytest.mark.timeout(1200)  # the first test downloads the source
 
 # Architectures of ours that llama.cpp does not have.
 UNKNOWN = {
+    "bart",
     "idefics3",
     "internvl",
+    "lfm2vl",
+    "marian",
     "mistral",
     "mllama",
     "mpnet",
@@ -38,6 +41,7 @@ FILES = {
     "granitehybrid": "granite-hybrid",
     "hunyuan-dense": "hunyuan-vl",
     "nemotron_h": "nemotron-h",
+    "nemotron_h_moe": "nemotron-h",
     "ernie4_5-moe": "ernie4-5",
     "glm4moe": "glm4-moe",
     "paddleocr": "ernie4-5",
@@ -54,6 +58,7 @@ OVERRIDDEN = {
             "qwen2vl",
             "olmo2",
             "phi3",
+            "phimoe",
             "qwen2moe",
             "olmoe",
             "cohere2",
@@ -66,6 +71,7 @@ OVERRIDDEN = {
     },
     ("granitehybrid", "attention.head_count_kv"): "recurrent IFF the n_head_kv value is set to 0",
     ("granitehybrid", "ssm.inner_size"): "GGML_ASSERT(2 * n_embd == d_inner);",
+    ("nemotron_h_moe", "feed_forward_length"): "if (n_expert != 0) {",
     ("jamba", "ssm.inner_size"): "GGML_ASSERT(2 * n_embd == d_inner);",
     ("mamba", "ssm.inner_size"): "only an expansion factor of 2 is supported for now",
     ("exaone4", "attention.sliding_window"): "if (hparams.n_layer() == 64) {",
@@ -83,6 +89,8 @@ PARTLY = {"gemma3n": {f"blk.*.attn_{part}.weight" for part in ("k", "v", "k_norm
 _EXPERTS = ("blk.*.ffn_", "blk.*.exp_probs_b")
 CHOICES: dict[str, tuple[str, ...]] = {
     "nemotron_h": ("blk.*.ffn_", "blk.*.ssm_", "blk.*.attn_", "blk.*.exp_probs_b"),
+    "nemotron_h_moe": ("blk.*.ffn_", "blk.*.ssm_", "blk.*.attn_", "blk.*.exp_probs_b"),
+    "kimi-linear": ("blk.*.ffn_", "blk.*.ssm_", "blk.*.attn_", "blk.*.exp_probs_b"),
     "jamba": ("blk.*.ffn_", "blk.*.ssm_", "blk.*.attn_"),
     "granitehybrid": ("blk.*.ffn_", "blk.*.ssm_", "blk.*.attn_"),
     **dict.fromkeys(
@@ -92,6 +100,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
             "ernie4_5",
             "ernie4_5-moe",
             "granite",
+            "laguna",
             "llama",
             "llama4",
             "lfm2",

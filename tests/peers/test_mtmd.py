@@ -8,6 +8,7 @@ docs/convert.md lists the causes; goldens say that transformers computes what we
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -35,6 +36,8 @@ class Item:
     def apart(self, architecture: str) -> list[np.ndarray]:
         """Images [frames, height, width, 3], spectra [bands, frames]."""
         x = self.values
+        if architecture == "lfm2vl":
+            return self._tiles()
         if self.kind == "audio":
             by_frame = architecture.startswith("gemma")
             return list(x) if x.ndim == 3 else [x.T if by_frame else x]
@@ -46,11 +49,28 @@ class Item:
         x = x if x.ndim == 5 else x[:, None]
         return [np.moveaxis(frames, 1, -1) for frames in x]
 
+    def _tiles(self) -> list[np.ndarray]:
+        """Tiles of patches row by row, each of 3 channels."""
+        shapes, side = self.data["shapes"], math.isqrt(self.values.shape[1] // 3)
+        ends = np.cumsum([rows * columns for rows, columns in shapes])
+        return [
+            patches.reshape(rows, columns, 3, side, side)
+            .transpose(0, 3, 1, 4, 2)
+            .reshape(1, rows * side, columns * side, 3)
+            for patches, (rows, columns) in zip(
+                np.split(self.values, ends[:-1]), shapes, strict=True
+            )
+        ]
+
 
 # Others than those of the goldens: with several windows, and several blocks.
 _ITEMS: dict[str, list[Item]] = {
     "gemma3n": [Item("image", (1, 3, 256, 256), {})],
     "gemma4-sounds": [Item("audio", (n, 16), {}) for n in (150, 39, 1)],
+    "lfm2vl": [
+        Item("image", (160, 768), {"shapes": [[16, 10]]}),
+        Item("image", (64, 768), {"shapes": [[4, 4], [4, 4], [2, 16]], "grid": [1, 2]}),
+    ],
     "qwen2audio": [Item("audio", (8, 3000), {"frames": 3000})],
     "qwen3asr": [Item("audio", (n, 16, 800), {"frames": [800] * n}) for n in (1, 2)],
     "qwen25vl": [
@@ -125,6 +145,8 @@ FITTING = {
     # These are resized, twice, and cut.
     "idefics3": [(52, 26), (78, 52), (20, 20), (50, 30), (31, 77)],
     "internvl": [(16, 16)],
+    # Whole, and one row of two tiles, of the same proportions as the picture.
+    "lfm2vl": [(300, 250), (1400, 700)],
     "llama4": [(24, 24)],
     "ministral": [(40, 24)],
     "mistral3": [(40, 24), (48, 48)],

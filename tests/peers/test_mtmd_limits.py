@@ -76,6 +76,8 @@ SIZES = [
     ("gemma4", (360, 320), 17 * 15, 35 * 31),
     ("idefics3-tile", (26, 20), 9, 18),
     ("internvl", (8, 16), 3 * 4, 4),
+    ("lfm2vl-small", (96, 64), 3 * 2, 10 * 7),
+    ("lfm2vl-tiles", (1400, 700), 2 * 16 + 22 * 11, 2 * 256 + 22 * 11),
     ("llama4", (120, 24), 6 * 9, 4 * 9),
     ("mistral3", (16, 16), 2 * 2 + 1, 3 * 3 + 2),
     ("qwen2vl-small", (16, 16), 2 * 2, 3 * 3),
@@ -89,6 +91,8 @@ def prepared(name: str, **changes: Any) -> Tower:
 
 OTHERS = {
     "idefics3-tile": prepared("idefics3", size={"longest_edge": 26}),
+    "lfm2vl-small": prepared("lfm2vl", min_image_tokens=4),
+    "lfm2vl-tiles": prepared("lfm2vl", tile_size=128, max_tiles=3),
     "qwen2vl-small": prepared("qwen2vl", size={"shortest_edge": 64, "longest_edge": 262144}),
 }
 

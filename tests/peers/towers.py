@@ -22,6 +22,7 @@ from ggmodel import nn
 from ggmodel.convert import convert
 from ggmodel.ml import DType, Tensor
 from ggmodel.models.internvl import vision as internvl
+from ggmodel.models.lfm2vl import vision as lfm2vl
 from ggmodel.models.llama4 import vision as llama4
 from ggmodel.models.paddleocr import vision as paddleocr
 from ggmodel.workbench.golden import Cases
@@ -172,7 +173,7 @@ def antialiased(patch: pytest.MonkeyPatch) -> None:
     def forward(tower: paddleocr.Vision, ctx: Any, rows: int, columns: int) -> Tensor:
         table, tower = tower.positions.weight, copy.copy(tower)
         side = round(table.dim(1) ** 0.5)
-        shares = np.kron(triangles(rows, side), triangles(columns, side))
+        shares = np.kron(lfm2vl.shares(rows, side), lfm2vl.shares(columns, side))
         given = ctx.feed(lambda _: shares, DType.F32, side**2, rows * columns)
         known = table.permute(1, 0).contiguous().mulmat(given)
         object.__setattr__(tower, "positions", _Known(table, known))
@@ -192,13 +193,9 @@ class _Known:
         return self.rows
 
 
-def triangles(n: int, side: int) -> np.ndarray:
-    """The shares of `side` learned positions in each of n, float32 [n, side]; a triangle is as wide
-    as the distance of two positions, at least as that of two learned ones."""
-    scale = side / n
-    middles, at = (np.arange(n) + 0.5) * scale, np.arange(side) + 0.5
-    shares = np.maximum(0, 1 - abs(at - middles[:, None]) / max(scale, 1))
-    return (shares / shares.sum(axis=1, keepdims=True)).astype(np.float32)
+def by_pillow(patch: pytest.MonkeyPatch) -> None:
+    """Pictures are resized with Pillow's weights."""
+    patch.setattr(lfm2vl, "resize", lambda *given: pictures.resize(*given, pillow=True))
 
 
 def unrounded(patch: pytest.MonkeyPatch) -> None:
@@ -309,6 +306,15 @@ TOWERS = {
     ),
     # Its tower has RMS norms; libmtmd knows that only of the published one, by its size.
     "internvl-rms": Tower("internvl/qwen3", differences=(tanh, class_token_last, layer_norms)),
+    # Tiles have 512 pixels a side, and rows of other pictures are 64 to 256, for any tower.
+    "lfm2vl": Tower(
+        "lfm2vl/published",
+        {"vision_config.patch_size": 16},
+        prepared=_LEVELS,
+        shapes={"model.vision_tower.embeddings.patch_embedding.weight": (32, 768)},
+        differences=(tanh,),
+        preparing=(by_pillow,),
+    ),
     "llama4": Tower(
         "llama4/released",
         prepared={**_LEVELS, "size": {"height": 24, "width": 24}},

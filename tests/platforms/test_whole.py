@@ -55,7 +55,7 @@ def on() -> Program:
 
 @pytest.mark.parametrize("system", ["win32", "darwin"])
 def test_answers(on: Program, system: str):
-    ran = on(system, "run", MODEL, "Once upon", "--temperature", 0, "--max-tokens", 5)
+    ran = on(system, "run", MODEL, "Once upon", "--raw", "--temperature", 0, "--max-tokens", 5)
     assert ran.stdout.startswith("Once upon a time"), ran.stderr
     assert ran.returncode == 0
 
@@ -63,7 +63,7 @@ def test_answers(on: Program, system: str):
 def test_a_grammar_is_tried_within_a_job(on: Program):
     schema = json.dumps({"type": "object", "properties": {"a": {"type": "boolean"}}})
     words = ("--json-schema", schema, "--temperature", 0, "--max-tokens", 8)
-    ran = on("win32", "run", MODEL, "hi", *words)
+    ran = on("win32", "run", MODEL, "hi", "--raw", *words)
     assert ran.stdout.startswith("hi{"), ran.stderr
 
 

@@ -16,7 +16,8 @@ import ggmodel
 from ggmodel import LoadedModel, LoadOptions, Sampler
 from ggmodel.errors import ConfigError, Error, TokenizerError
 from ggmodel.gguf_file import MemorySource
-from ggmodel.runner.options import OF_LOADING, OF_REQUESTS, ChatOptions, RequestOptions
+from ggmodel.runner.options import OF_LOADING
+from ggmodel.runner.request_options import OF_REQUESTS, ChatOptions, RequestOptions
 from ggmodel.workbench.golden import source_of
 from tests.golden.files import load_golden
 

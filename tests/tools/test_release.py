@@ -263,6 +263,8 @@ class TestContents:
             (["ggmodel/native/ggml/lib/libggml.so.1.2"], "without the licence of ggml"),
             ([LICENCE, "ggmodel.libs/libgomp-1.so"], r"brings ggmodel\.libs/libgomp-1\.so: say in"),
             (["ggmodel/serve/page/markdown-it.js"], "without the licence of markdown-it"),
+            (["ggmodel/serve/page/katex/fonts/a.woff2"], "without the licence of katex"),
+            (["ggmodel/serve/page/highlight/a.js"], r"without the licence of highlight\.js"),
             (["ggmodel/__pycache__/x.py"], "do not belong there: ggmodel/__pycache__"),
             (["ggmodel/x.py.orig"], "do not belong there"),
         ],

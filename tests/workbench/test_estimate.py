@@ -35,6 +35,16 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_llama_1b(folder / "1b.gguf", tokenizer__ggml__model="none of ours")
 
 
+def test_a_draft_model_is_counted(source: MemorySource):
+    options: dict[str, Any] = {"context_length": 128, "parallel": 2, "gpu_layers": 0}
+    alone = ggmodel.estimate(source, **options)
+    both = ggmodel.estimate(source, draft=source, **options)
+    assert both.size == 2 * alone.size and both.devices[0].draft == alone.size
+    with ggmodel.load(source, draft=source, **options) as model:
+        assert model.draft is not None
+        assert model.memory.size() + model.draft.memory.size() == both.size
+
+
 @pytest.mark.parametrize(
     "options",
     [

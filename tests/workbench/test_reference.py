@@ -82,7 +82,7 @@ def test_voxtrals_processor_takes_a_sound_by_its_parts(monkeypatch: pytest.Monke
             return {"input_ids": [1, *[9] * text.count("[AUDIO]")]}
 
     auto = SimpleNamespace(from_pretrained=lambda *_, **__: VoxtralProcessor())
-    monkeypatch.setattr(reference, "_need", lambda name: SimpleNamespace(AutoProcessor=auto))
+    monkeypatch.setattr(reference, "need", lambda name: SimpleNamespace(AutoProcessor=auto))
     sound = Audio(np.zeros(6401, np.float32), 16_000)
     found = reference.item_inputs("folder", "a[AUDIO]b", "audio", sound)
     assert found["input_ids"].tolist() == [1, *[9] * 10]
@@ -101,7 +101,7 @@ def test_a_processor_that_lacks_a_library_is_told_from_one_that_is_missing(
         raise cause
 
     auto = SimpleNamespace(from_pretrained=from_pretrained)
-    monkeypatch.setattr(reference, "_need", lambda name: SimpleNamespace(AutoProcessor=auto))
+    monkeypatch.setattr(reference, "need", lambda name: SimpleNamespace(AutoProcessor=auto))
     with pytest.raises(Unsupported) as error:
         reference.item_inputs("folder", "a", "image", None)
     assert error.type is raised

@@ -239,8 +239,8 @@ INDEX, WHOLE, CONFIG = "model.safetensors.index.json", "model.safetensors", "con
 _SHARD = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
 _MISTRAL = re.compile(r"consolidated(-\d+-of-\d+)?\.safetensors")
 _BESIDE = re.compile(
-    r"[^/]+\.(json|model|txt|jinja)|\d+_\w+/[^/]+\.(json|safetensors)|"
-    r"additional_chat_templates/[^/]+\.jinja"
+    r"[^/]+\.(json|model|spm|txt|jinja)|\d+_\w+/[^/]+\.(json|safetensors)|"
+    r"additional_chat_templates/[^/]+\.jinja|README\.md|(sparse|colbert)_linear\.safetensors"
 )
 
 

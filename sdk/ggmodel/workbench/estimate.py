@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from ..errors import OutOfMemory
@@ -13,10 +13,11 @@ from ..gguf_file import TensorSource
 from ..loading import open_source, resolved
 from ..ml import BackendMemory, DeviceInfo, GPULayersList, system_info
 from ..runner.engine.memory_plan import EncoderMemory
+from ..runner.loading.draft import compare_vocabularies, options_of, source_of
 from ..runner.loading.gpu_layers import choose_layers
 from ..runner.loading.preparation import Devices, Preparation
 from ..runner.loading.sources import Source
-from ..runner.options import LoadOptions, Options, with_options
+from ..runner.options import OWN, LoadOptions, Options, with_options
 
 _STEP = 256  # the largest context is a multiple of this
 _MOST_RUNS = 6  # dry runs in search of it; three are usual
@@ -31,6 +32,7 @@ class DeviceEstimate:
         input_weights: embeddings; on the CPU only.
         weights, cache: one figure a layer of the model, the output layer last.
         graph: intermediate results.
+        draft: all that the draft model takes there.
         free: available memory, on GPUs less the share of their library.
         shared: it uses the CPU's memory.
     """
@@ -44,11 +46,12 @@ class DeviceEstimate:
     graph: int
     free: int
     shared: bool = False
+    draft: int = 0
 
     @property
     def size(self) -> int:
         """The sum."""
-        return self.input_weights + sum(self.weights) + sum(self.cache) + self.graph
+        return self.input_weights + sum(self.weights) + sum(self.cache) + self.graph + self.draft
 
 
 @dataclass(frozen=True)
@@ -125,9 +128,18 @@ def needed_with_room(file: Source, taken: int, options: Mapping[str, Any]) -> Es
 
 def _estimate(file: Source, options: Options, search: bool, taken: int | None = None) -> Estimate:
     options = replace(options, alloc_memory=False)
-    source = open_source(file, options.mmproj, options.models, options.type)
-    with nullcontext() if source is file else source, Devices.open(options) as devices:
-        return estimate_on(source, options, devices, search, taken)
+    with ExitStack() as opened:
+        source = open_source(file, options.mmproj, options.models, options.type)
+        if source is not file:
+            opened.enter_context(source)
+        devices, draft = opened.enter_context(Devices.open(options)), None
+        if options.draft is not None and options.draft != OWN:
+            given = source_of(options.draft)
+            draft = open_source(given, "", options.models)
+            if draft is not given:
+                opened.enter_context(draft)
+            compare_vocabularies(source, draft)
+        return estimate_on(source, options, devices, search, taken, draft)
 
 
 def estimate_on(
@@ -136,14 +148,17 @@ def estimate_on(
     devices: Devices,
     search: bool = True,
     taken: int | None = None,
+    draft: TensorSource | None = None,
 ) -> Estimate:
     """`estimate` for opened devices, with options that allocate no memory.
 
     Args:
         search: for the largest context.
         taken: look for a context that leaves room; see `needed_with_room`.
+        draft: the draft model.
     """
     reports: dict[tuple[int, GPULayersList], BackendMemory] = {}
+    drafting = None if draft is None else _drafting(draft, options, devices)
     free = system_info().free_memory
 
     def measured(length: int, layers: GPULayersList) -> BackendMemory:
@@ -155,7 +170,8 @@ def estimate_on(
         return reports[length, layers]
 
     def on_devices(length: int) -> list[DeviceEstimate]:
-        return _devices(measured(length, layers), layers, devices.available, free)
+        own = _devices(measured(length, layers), layers, devices.available, free)
+        return own if drafting is None else _with_draft(own, drafting(length))
 
     with Preparation(source, options, None, devices.runner) as steps:
         steps.take_steps()
@@ -181,7 +197,7 @@ def estimate_on(
         batch_size=options.batch_size,
         kv_type=options.cache_type.name.lower(),
         devices=on_devices(length),
-        mapped=measured(length, layers).mapped,
+        mapped=measured(length, layers).mapped + (drafting(length).mapped if drafting else 0),
         largest_context=largest,
         encoders=encoders,
     )
@@ -205,6 +221,22 @@ def _devices(
     own = [n for n in range(len(cpu.weights)) if n not in elsewhere]
     parts = cpu.weights, cpu.cache, cpu.graph, free
     return [*estimates, DeviceEstimate(cpu.name, "", own, embedded, *parts)]
+
+
+def _drafting(draft: TensorSource, options: Options, devices: Devices) -> Callable[[int], Estimate]:
+    """The draft model's estimate by the context length of the model."""
+
+    @cache
+    def estimated(length: int) -> Estimate:
+        return estimate_on(draft, options_of(draft, options, length), devices, search=False)
+
+    return estimated
+
+
+def _with_draft(own: list[DeviceEstimate], draft: Estimate) -> list[DeviceEstimate]:
+    """The devices with what the draft model takes there; it is on no other GPUs than the model."""
+    sizes = {device.name: device.size for device in draft.devices}
+    return [replace(device, draft=sizes.get(device.name, 0)) for device in own]
 
 
 def _room(devices: Sequence[DeviceEstimate]) -> list[int]:

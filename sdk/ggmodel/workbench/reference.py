@@ -87,7 +87,7 @@ class _Run:
 
     def recorded(self, dtype: DType | None = None, imposed: Sequence[Router] = ()) -> Activations:
         """Loads and runs the checkpoint, exactly or rounded to a type."""
-        torch, transformers = _need("torch"), _need("transformers")
+        torch, transformers = need("torch"), need("transformers")
         with Checkpoint.open(self.folder) as checkpoint:
             config = checkpoint.config
             net = _loaded(transformers, torch, self.folder, config)
@@ -142,7 +142,7 @@ def choosing(net: Any, imposed: Sequence[Router] = ()) -> Iterator[list[Router]]
         net: a model of transformers; it computes no loss of its routers, which would ask again.
         imposed: choices that the routers have to make, in that order; they may be of a longer text.
     """
-    torch = _need("torch")
+    torch = need("torch")
     experts, routers = _experts(net.config.to_dict()), list[Router]()
     net.config.get_text_config().output_router_logits = False
 
@@ -192,7 +192,7 @@ def item_inputs(folder: str | Path, text: str, kind: str, item: Any) -> dict[str
         NotInstalled: transformers, or what the processor needs is missing.
         Unsupported: the folder has no processor, or this one does not take the item.
     """
-    transformers = _need("transformers")
+    transformers = need("transformers")
     try:
         processor = transformers.AutoProcessor.from_pretrained(folder, trust_remote_code=False)
         made = _processed(processor, text, kind, item)
@@ -236,7 +236,12 @@ def _given(kind: str, item: Any) -> dict[str, Any]:
     return {"images": [item]}
 
 
-def _need(name: str) -> ModuleType:
+def need(name: str) -> ModuleType:
+    """The module of that name.
+
+    Raises:
+        NotInstalled: it cannot be imported; says how it is installed.
+    """
     try:
         return importlib.import_module(name)
     except Exception as error:  # libraries that do not fit one another raise all kinds

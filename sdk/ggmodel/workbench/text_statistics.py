@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,6 +54,57 @@ def split_chunks(
         yield chunk
 
 
+@dataclass(frozen=True, eq=False)
+class Chunks:
+    """A text in chunks, of each of which the later tokens are scored.
+
+    A chunk scores the tokens of its second half except the half's first, so each has at least half
+    a context before it. A text shorter than two contexts gives two chunks of half its length, and
+    one shorter than a context gives a single chunk that scores all tokens but the first.
+
+    Attributes:
+        ids: the text's tokens, int32 [n]; a rest shorter than a chunk is left out.
+        size: tokens in a chunk.
+        first: the first place in a chunk after which a token is scored.
+        count: number of chunks.
+        whole: the text is shorter than a context.
+    """
+
+    ids: np.ndarray
+    size: int
+    first: int
+    count: int
+    whole: bool
+
+    @classmethod
+    def of(cls, model: LoadedModel, text: str, context: int | None = None) -> Chunks:
+        """Cuts a text for a model. Names of special tokens are plain text.
+
+        Args:
+            context: tokens in a chunk; None is the model's context.
+
+        Raises:
+            ConfigError: the context is shorter than eight tokens or longer than the model's.
+            TokenizerError: the model has no vocabulary.
+            PromptError: the text has fewer than two tokens.
+        """
+        context = model.context_length if context is None else context
+        if not 8 <= context <= model.context_length:
+            raise ConfigError(
+                f"chunks of {context} tokens, and the model is loaded with a context of "
+                f"{model.context_length}; a chunk has at least 8, and no more than the context"
+            )
+        ids = read_tokens(model, text)
+        if len(ids) < 2:
+            raise PromptError(
+                f"the text has {len(ids)} tokens; give at least two, better thousands"
+            )
+        whole = len(ids) < context
+        if len(ids) < 2 * context:
+            context = len(ids) if whole else len(ids) // 2
+        return cls(ids, context, 0 if whole else context // 2, len(ids) // context, whole)
+
+
 @dataclass(frozen=True)
 class Perplexity:
     """The perplexity of a text, as far as it has been scored.
@@ -81,42 +132,23 @@ class Perplexity:
 def perplexity(model: LoadedModel, text: str, context: int | None = None) -> Iterator[Perplexity]:
     """The perplexity after each chunk; the last one is the text's.
 
-    The text is cut into chunks of `context` tokens; a shorter rest is left out. Each chunk scores
-    the tokens of its second half except the half's first, so each has at least half a context
-    before it. The first token of a chunk is replaced by BOS if the vocabulary adds one. Names of
-    special tokens are plain text.
-
-    A text shorter than two contexts gives two chunks of half its length, and one shorter than a
-    context gives a single chunk that scores all tokens but the first.
+    The text is cut as `Chunks` says. The first token of a chunk is replaced by BOS if the
+    vocabulary adds one.
 
     Args:
         context: None is the model's context.
 
     Raises:
-        ConfigError: the context is shorter than eight tokens or longer than the model's.
-        TokenizerError: the model has no vocabulary.
-        PromptError: the text has fewer than two tokens.
+        ConfigError, TokenizerError, PromptError: see `Chunks.of`.
         ComputeError: the model's logits are NaN.
     """
-    context = model.context_length if context is None else context
-    if not 8 <= context <= model.context_length:
-        raise ConfigError(
-            f"chunks of {context} tokens, and the model is loaded with a context of "
-            f"{model.context_length}; a chunk has at least 8, and no more than the context"
-        )
-    ids = read_tokens(model, text)
-    if len(ids) < 2:
-        raise PromptError(f"the text has {len(ids)} tokens; give at least two, better thousands")
-    whole = len(ids) < context
-    if len(ids) < 2 * context:
-        context = len(ids) if whole else len(ids) // 2
-    first = 0 if whole else context // 2
-    count = len(ids) // context
+    cut = Chunks.of(model, text, context)
     losses: list[float] = []
-    for done, chunk in enumerate(split_chunks(model, ids, context, count), start=1):
-        losses += _losses(model, chunk, first)
-        value, error = _mean(losses)
-        yield Perplexity(value, error, len(losses), done, context, count, len(ids), whole)
+    for done, chunk in enumerate(split_chunks(model, cut.ids, cut.size, cut.count), start=1):
+        losses += _losses(model, chunk, cut.first)
+        value, error = mean_loss(losses)
+        of = cut.count, len(cut.ids)
+        yield Perplexity(value, error, len(losses), done, cut.size, *of, cut.whole)
 
 
 def _losses(model: LoadedModel, chunk: np.ndarray, first: int) -> list[float]:
@@ -132,8 +164,12 @@ def _losses(model: LoadedModel, chunk: np.ndarray, first: int) -> list[float]:
     return losses
 
 
-def _mean(losses: list[float]) -> tuple[float, float]:
-    """exp of the mean loss, and its standard error."""
+def mean_loss(losses: Sequence[float] | np.ndarray) -> tuple[float, float]:
+    """exp of the mean loss, and its standard error.
+
+    Raises:
+        ComputeError: a loss is NaN or infinite.
+    """
     mean = float(np.mean(losses))
     if not math.isfinite(mean):
         raise ComputeError("the model's logits are NaN, or give a token of the text no probability")

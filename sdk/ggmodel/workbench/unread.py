@@ -17,6 +17,7 @@ from ..runner.loading.preparation import Preparation
 
 # The runner's and other programs': the longest sequence, the vocabulary, the pooling of embeddings.
 KEPT = ("context_length", "vocab_size", "pooling_type", "classifier.pooling_type")
+KEPT += ("classifier.output_labels", "classifier.per_token")
 _EXPERTS, _OF_EXPERTS = "_exps", "expert_"  # in names of tensors, and of keys
 
 

@@ -31,7 +31,7 @@ TEMPLATES = Path("../../../models/templates")  # of llama.cpp, from the folder o
 BUILT_IN = {"llama3": "meta-llama-Llama-3.1-8B-Instruct"}
 VALUES = (
     "port host hf-repo hf-file model alias ctx-size parallel batch-size threads n-predict api-key "
-    "media-path cors-origins chat-template chat-template-file reasoning temp tools"
+    "media-path slot-save-path cors-origins chat-template chat-template-file reasoning temp tools"
 )
 FLAGS = "kv-unified embedding verbose"
 
@@ -64,6 +64,7 @@ def arguments(given: list[str]) -> list[str]:
         "--max-tokens": asked.n_predict if 0 < int(asked.n_predict or -1) < 64 else None,
         "--api-key": asked.api_key,
         "--media-path": asked.media_path,
+        "--slot-save-path": asked.slot_save_path,
         "--cors-origin": asked.cors_origins or ("localhost" if asked.tools else "*"),
     }
     for option, value in options.items():

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from ggmodel.runner.engine import scheduler
-from ggmodel.runner.engine.scheduler import SIZES, Costs, Speculation
-from ggmodel.runner.engine.sequences import Lookup
+from ggmodel.runner.engine import speculation
+from ggmodel.runner.engine.drafting import Costs
+from ggmodel.runner.engine.lookup import Lookup
+from ggmodel.runner.engine.speculation import SIZES, Speculation
 
 LINEAR = {size: 1 + 0.38 * (size - 1) for size in range(1, 65)}  # as 8-bit weights on a processor
 
@@ -128,7 +129,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     others that have none."""
 
     def spoken(clock: Clock, prompt: list[int], answer: list[int], others: int = 0) -> float:
-        monkeypatch.setattr(scheduler, "time", clock)
+        monkeypatch.setattr(speculation, "time", clock)
         policy, lookup = Speculation(1 << 20, 64), Lookup(prompt)
         slot = _slot(prompt, lookup)
         beside = [_slot(prompt, None) for _ in range(others)]
@@ -139,12 +140,14 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
             guesses = next(iter(policy.drafts([slot, *beside]).values()), [])
             clock.compute(1 + others + len(guesses))
             slot.tokens.append(0)
+            slot.accepted = 0
             for guess in [*guesses, None]:
                 lookup.push(answer[said])
                 said += 1
                 if guess != answer[said - 1]:
                     break
                 slot.tokens.append(0)
+                slot.accepted += 1
             work: list[Any] = [_work(slot, start, 1 + len(guesses))]
             work += [_work(one, len(one.tokens), 1) for one in beside]
             policy.computed(work, len(set(clock.sizes)))
@@ -160,7 +163,7 @@ class _Slot(SimpleNamespace):
 
 def _slot(prompt: Sequence[int], lookup: Lookup | None) -> Any:
     request = SimpleNamespace(lookup=lookup, left=0)
-    return _Slot(tokens=list(prompt), pending=[0], request=request)
+    return _Slot(tokens=list(prompt), pending=[0], request=request, accepted=0, replayed=0)
 
 
 def _work(slot: Any, start: int, size: int) -> Any:

@@ -19,8 +19,9 @@ from ggmodel.errors import ConfigError, KvCacheFull
 from ggmodel.gguf_file import MemorySource
 from ggmodel.model import find
 from ggmodel.runner import Completion, Grammar, LoadedModel, Sampler
-from ggmodel.runner.engine.scheduler import Costs
-from ggmodel.runner.engine.sequences import Lookup, common_prefix
+from ggmodel.runner.engine.drafting import Costs
+from ggmodel.runner.engine.lookup import Lookup
+from ggmodel.runner.engine.sequences import common_prefix
 from tests.golden.files import load_golden
 from tests.kvcache.statespace import MODELS as RECURRENT
 from tests.kvcache.statespace import source as recurrent
@@ -312,18 +313,30 @@ def test_windows_and_chunks(architecture: str, case: str, told: Answers):
 
 
 @pytest.mark.parametrize("kinds", ["ss", "as"])
-def test_recurrent_layers(kinds: str):
+def test_recurrent_layers(kinds: str, told: Answers):
+    """States go back to before a batch with draft tokens; what was accepted is computed again."""
     with ggmodel.load(recurrent(kinds), models=RECURRENT, context_length=128, **EXACT) as model:
-        prompt = [5, 6, 7, 8, 9, 10, 5, 6, 7]
-        want = model.generate(prompt, max_tokens=60, temperature=0)
-        got = model.generate(prompt, max_tokens=60, temperature=0, prompt_lookup=True)
-        assert got.tokens == want.tokens
-        assert got.usage.drafted == 0
-        # It would be right, too: what cannot be taken back by itself is computed again.
-        model.engine.can_rewind = True
-        got = model.generate(prompt, max_tokens=60, temperature=0, prompt_lookup=True)
-        assert got.tokens == want.tokens
-        assert got.usage.drafted > got.usage.accepted
+        sizes, run = list[int](), model.engine.graphs.run
+
+        def noted(step: Any, *args: Any) -> np.ndarray:
+            sizes.append(len(step.tokens))
+            return run(step, *args)
+
+        model.engine.graphs.run = noted  # type: ignore[method-assign]
+        chance = random.Random(7)
+        accepted = drafted = 0
+        for _ in range(6):
+            prompt = [chance.randrange(3, 24) for _ in range(40)]
+            want = model.generate(prompt, max_tokens=60, temperature=0)
+            told[tuple(prompt)] = want.tokens
+            sizes.clear()
+            got = model.generate(prompt, max_tokens=60, temperature=0, prompt_lookup=True)
+            assert got.tokens == want.tokens
+            assert max(sizes[1:]) <= 32  # the prompt is not computed again
+            drafted, accepted = drafted + got.usage.drafted, accepted + got.usage.accepted
+            again = model.generate(prompt + want.tokens[:3] + [3], max_tokens=1)
+            assert again.usage.reused_tokens == len(prompt)  # its checkpoint is kept
+        assert drafted > accepted > 100
 
 
 def test_a_batch_with_guesses_that_fails_is_computed_without(

@@ -28,6 +28,8 @@ PAIRS = [
     ("idefics3", "tiles", "llama", "idefics3"),
     ("internvl", "qwen2", "qwen2", "internvl"),
     ("internvl", "qwen3", "qwen3", "internvl"),
+    ("lfm2vl", "published", "lfm2", "lfm2"),
+    ("lfm2vl", "experts", "lfm2moe", "lfm2"),
     ("qwen2audio", "published", "qwen2", "qwen2a"),
     ("qwen3asr", "published", "qwen3", "qwen3a"),
     ("voxtral", "published", "llama", "voxtral"),

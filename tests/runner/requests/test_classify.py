@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,9 @@ import pytest
 
 import ggmodel
 from ggmodel.errors import PromptError, TokenizerError, Unsupported
-from ggmodel.gguf_file import MemorySource
+from ggmodel.gguf_file import MemorySource, TensorSource
 from ggmodel.runner import LoadedModel
-from ggmodel.runner.requests.loaded_model import embed, probabilities
+from ggmodel.runner.requests.pooling import embed, probabilities
 from ggmodel.tokenizer import Tokenizer
 from ggmodel.workbench.golden import source_of
 from tests.golden.files import load_embeddings
@@ -33,9 +34,14 @@ VOCABULARY: dict[str, Any] = {
 QUERY, DOCUMENTS = "who baked", ["the fox slept", "bread", "the fox baked the bread", "who"]
 
 
+@cache
+def opened(case: str) -> TensorSource:
+    return source_of(load_embeddings("bert", case))
+
+
 def described(case: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The metadata of a golden of BERT, with a vocabulary, and its tensors."""
-    source = source_of(load_embeddings("bert", case))
+    source = opened(case)
     held = {n: array(case, n) for n in source.tensors}
     tokens = filled(len(held["token_embd.weight"]))
     types = [3, 2, 3, 3, *[1] * (len(tokens) - 4)]
@@ -56,7 +62,7 @@ def filled(n: int) -> list[str]:
 
 
 def array(case: str, name: str) -> np.ndarray:
-    source = source_of(load_embeddings("bert", case))
+    source = opened(case)
     return np.frombuffer(source.data(name), np.float32).reshape(source.tensors[name].shape[::-1])
 
 
@@ -100,7 +106,7 @@ def test_the_second_text_of_a_pair_has_a_type_of_its_own():
     with load("reranker") as model, load("reranker", token_embd__weight=moved) as other:
         ids = [np.array([2, 4, 5, 7, 8, 9], np.int32), np.array([2, 5, 6], np.int32)]
         second = [np.array([0, 1, 1, 1, 1, 1], np.int32), np.array([0, 1, 1], np.int32)]
-        got = embed(model.engine, ids, "mean", second)
+        got = embed(model.engine, ids, ["mean"], second)
         texts = [one.tolist() for one in ids]
         assert np.abs(got - other.embed(texts, pooling="mean")).max() < 1e-5
         assert np.abs(got - model.embed(texts, pooling="mean")).max() > 0.1
@@ -115,7 +121,7 @@ def test_documents_are_scored_in_their_order():
         assert len({round(float(x), 4) for x in scores}) == 4
         assert np.abs(scores - alone).max() < 1e-5
         ids, second = model.prompts.vocabulary().encode_pair(QUERY, DOCUMENTS[2])
-        both = [np.array(ids, np.int32)], "rank", [np.array(second, np.int32)]
+        both = [np.array(ids, np.int32)], ["rank"], [np.array(second, np.int32)]
         assert abs(embed(model.engine, *both)[0, 0] - scores[2]) < 1e-5
         unit = model.rerank(QUERY, DOCUMENTS, normalize=True)
         assert np.abs(unit - 1 / (1 + np.exp(-scores.astype(np.float64)))).max() < 1e-6

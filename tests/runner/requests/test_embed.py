@@ -153,7 +153,7 @@ def test_normalized_rows_have_length_one(stories: LoadedModel):
 
 
 def test_zero_has_no_direction():
-    from ggmodel.runner.requests.loaded_model import normalized
+    from ggmodel.runner.requests.readout import normalized
 
     assert normalized(np.array([[0, 0], [3, 4]], np.float32)).tolist() == [
         [0, 0],
@@ -212,8 +212,10 @@ def test_an_empty_text_without_a_token_to_begin_with(
 
 
 def test_a_pooling_that_there_is_not(model: LoadedModel):
-    with pytest.raises(ConfigError, match="no pooling 'max'; there is mean, cls, last"):
-        model.embed([[1]], pooling="max")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="no pooling 'median'; there is mean, cls, last"):
+        model.embed([[1]], pooling="median")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"no pooling \['mean', 'rank'\]; .* or rank alone"):
+        model.embed([[1]], pooling=["mean", "rank"])
 
 
 def test_hidden_states_that_are_no_numbers(source: MemorySource, vary: Any):

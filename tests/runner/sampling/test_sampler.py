@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -386,6 +387,9 @@ class Even:
 
     def accept(self, token: int) -> None:
         self.seen.append(token)
+
+    def copy(self) -> Even:
+        return deepcopy(self)
 
 
 @pytest.mark.parametrize("temperature", [0, 1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -18,7 +19,9 @@ from ...ml import Backend, Context, Executable, Tensor
 from ...ml.executable import run_for
 from ...model import Batch, Multimodal, Prepared, Step
 from ...resources import closed_on_error
+from .adapters import Changes
 from .inputs import Histories
+from .probes import Tap
 
 if TYPE_CHECKING:
     from ...kvcache import Cache
@@ -29,7 +32,8 @@ _MOST_GRAPHS = 32
 
 Forward = Callable[[Context, Batch], Tensor]
 T = TypeVar("T")
-Key = tuple[Hashable, Hashable]  # shape of the step, and `Cache.shape_key`
+# Shape of the step, its changes by adapters, `Cache.shape_key`, and keys of its probes.
+Key = tuple[Hashable, ...]
 
 
 @dataclass
@@ -41,12 +45,17 @@ class Trace:
         states: [width, outputs], the hidden states that the output is made of; None if it is made
             without.
         output: [width, outputs], such as logits.
+        changes: those by adapters; None without.
+        tap: acts for the probes of the step; None without any. probed: the results that it keeps.
     """
 
     ctx: Context
     inputs: Tensor
     output: Tensor
     states: Tensor | None
+    changes: Changes | None = None
+    tap: Tap | None = None
+    probed: tuple[Tensor, ...] = ()
 
     def close(self) -> None:
         self.ctx.close()
@@ -62,10 +71,17 @@ def trace(forward: Forward, backend: Backend, cache: Cache, step: Step) -> Trace
         tokens, outputs, embedded = step.shape
         k = 0 if step.components is None else len(step.components)
         batch = Batch(ctx, tokens, outputs, cache.layers(ctx, step), embedded, k)
+        changes = Changes(ctx, step, batch) if step.adapted else None
+        ctx.graph.changed = changes
+        if step.probes:
+            batch.whole, ctx.graph.tap = True, Tap(ctx, step)
         output = forward(ctx, batch)
     if len(step.outputs):
         ctx.forward(output)
-    return Trace(ctx, batch.inputs, output, batch.states)
+    tap = ctx.graph.tap
+    if not isinstance(tap, Tap):
+        return Trace(ctx, batch.inputs, output, batch.states, changes)
+    return Trace(ctx, batch.inputs, output, batch.states, changes, tap, tap.finish())
 
 
 class _Compiled(Generic[T]):
@@ -74,9 +90,19 @@ class _Compiled(Generic[T]):
     Args:
         outputs: the tensors that are computed.
         result: one of them, or all, as the caller reads them.
+        states: another one, or None.
+        tap: see `Trace`.
     """
 
-    def __init__(self, ctx: Context, outputs: Iterable[Tensor], result: T):
+    def __init__(
+        self,
+        ctx: Context,
+        outputs: Iterable[Tensor],
+        result: T,
+        states: Tensor | None = None,
+        tap: Tap | None = None,
+    ):
+        self.states, self.tap = states, tap
         self.ctx, self.result, graph, outputs = ctx, result, ctx.graph, tuple(outputs)
         self.replayable = graph.replayable
         self.executable: Executable = graph.backend.compile(graph, outputs)
@@ -94,8 +120,10 @@ class Graphs:
     Args:
         forward: the model, or a part of it with a result F32 [width, outputs].
         histories: of the sequences of the cache; None for models without positions of their own.
+        keeps_states: the hidden states behind the results are results, too.
 
     Attributes:
+        states: those of the latest run, float32 [outputs, width]; None without.
         usual: how many graphs are kept of a text that fills the cache.
         recorded, replayed: counts of steps with a new graph, and with a known one.
     """
@@ -106,9 +134,11 @@ class Graphs:
         backend: Backend,
         cache: Cache,
         histories: Histories | None = None,
+        keeps_states: bool = False,
     ):
         self.forward, self.backend, self.cache = forward, backend, cache
-        self.histories = histories
+        self.histories, self.keeps_states = histories, keeps_states
+        self.states: np.ndarray | None = None
         self.usual = min(_MOST_GRAPHS, 1 + cache.ranges)
         self._entries: OrderedDict[Key, _Compiled[Tensor]] = OrderedDict()
         # A step that can be advanced, and the graph that it runs each time.
@@ -133,11 +163,20 @@ class Graphs:
             self.replayed += 1
         step.begun, output = True, entry.result
         try:
-            if not len(step.outputs):
+            if entry.tap is not None:
+                entry.tap.run(entry.executable, step)
+            elif not len(step.outputs):
                 entry.executable.run(step, meanwhile)
+            if not len(step.outputs):
                 return np.empty((0, output.dim(0)), np.float32)
-            rows = run_for(entry.executable, output, step, meanwhile)
+            if entry.tap is not None:
+                rows = entry.executable.value(output)
+            else:
+                rows = run_for(entry.executable, output, step, meanwhile)
             rows = rows.reshape(len(step.outputs), -1)
+            if entry.states is not None:
+                states = entry.executable.value(entry.states)
+                self.states = states.reshape(len(step.outputs), -1)
             return rows if entry.replayable else rows.copy()
         finally:
             if not entry.replayable:
@@ -145,7 +184,8 @@ class Graphs:
 
     def _entry(self, step: Step) -> _Compiled[Tensor]:
         """The graph for steps of this shape."""
-        key = (step.shape, self.cache.shape_key(step))
+        probes = tuple(one.key for one in step.probes)
+        key = (step.shape, step.adapted_key, self.cache.shape_key(step), probes)
         entry = self._entries.get(key)
         if entry is not None and not entry.executable.valid:
             self._drop(key)
@@ -166,8 +206,11 @@ class Graphs:
         self.recorded += 1
         traced = trace(self.forward, self.backend, self.cache, step)
         outputs = (traced.output,) if len(step.outputs) else ()
+        states = traced.states if self.keeps_states and outputs else None
         with closed_on_error(traced):
-            return _Compiled(traced.ctx, outputs, traced.output)
+            kept = outputs if states is None else (*outputs, states)
+            kept = (*kept, *traced.probed)
+            return _Compiled(traced.ctx, kept, traced.output, states, traced.tap)
 
     def _keep(self, key: Key, entry: _Compiled[Tensor]) -> None:
         self._entries[key] = entry
@@ -185,7 +228,7 @@ class Graphs:
 
 
 _PLAIN = (str, bytes, int, float, complex, type(None), np.generic, Enum, PurePath)
-_serial = count()
+_serial, _process = count(), os.urandom(16)
 
 
 def content_key(kind: str, item: object) -> bytes:
@@ -226,7 +269,7 @@ def _add(digest: Any, value: Any) -> None:
         text = repr(value).encode(errors="surrogatepass")
         digest.update(b"value %d " % len(text) + text)
     else:  # its repr may be that of another object, at the same address before
-        digest.update(b"object %d " % next(_serial))
+        digest.update(b"object %d of %b " % (next(_serial), _process))
 
 
 _MOST_ENCODER_GRAPHS = 8  # each has a description, some 500 bytes an op

@@ -7,6 +7,7 @@ numbers. The table belongs to the engine's thread.
 
 from __future__ import annotations
 
+import hashlib
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -106,6 +107,14 @@ class InputTable:
                 self._next -= 1
             numbers.append(self._numbers[content])
         return numbers
+
+    def digest(self, number: int) -> bytes:
+        """16 bytes, in all processes the same for an input of the same content."""
+        entry = self._entries[number]
+        what = (entry.embedding.key, entry.embedding.used) if entry.embedding else entry.token
+        token = entry.token if self.whole else None
+        content = repr((what, token, entry.row, entry.index, entry.size))
+        return hashlib.blake2b(content.encode(), digest_size=16).digest()
 
     def _check_widths(self, i: int, embedding: MultimodalEmbedding) -> None:
         widths = embedding.width, *embedding.widths
@@ -358,6 +367,10 @@ class Histories:
         """Gives a sequence the first n positions of another one."""
         if n and source != target:
             self._room(target, n)[:n] = self._rows[source][:n]
+
+    def known(self, sequence: int, n: int) -> np.ndarray:
+        """The components of the first n positions of a sequence, int32 [n, k]; a copy."""
+        return self._room(sequence, n)[:n].copy()
 
     def shifted(
         self, sequence: int, begin: int, end: int, numbers: Sequence[int]

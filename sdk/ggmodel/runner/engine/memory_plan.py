@@ -19,6 +19,7 @@ from ...ml.graph import Graph
 from ...ml.node import Weight
 from ...model import Batch, Input, Model, MultimodalEmbedding, Span, Step
 from ...model.cache import Cache
+from .adapters import Strengths
 from .graphs import Forward, Graphs, Trace, trace
 from .images import Encoded, MultimodalStore
 from .inputs import InputTable
@@ -65,14 +66,18 @@ class Head:
         return self.step(np.zeros((self.at_once, self._width), np.float32))
 
     def logits(
-        self, backend: Backend, cache: Cache, batches: Iterator[np.ndarray]
+        self,
+        backend: Backend,
+        cache: Cache,
+        batches: Iterator[np.ndarray],
+        adapters: Strengths = (),
     ) -> Iterator[np.ndarray]:
         """Logits float32 [≤ at_once, vocabulary], piece by piece, of batches of hidden states; the
         next piece overwrites them."""
         with closing(Graphs(self.forward, backend, cache)) as graphs:
             for states in batches:
                 for begin in range(0, len(states), self.at_once):
-                    step = self.step(states[begin : begin + self.at_once])
+                    step = self.step(states[begin : begin + self.at_once]).adapt(adapters)
                     cache.start_forward(step, reserve=True)  # stores nothing
                     yield graphs.run(step)
 
@@ -101,12 +106,13 @@ class MemoryPlan:
         rows: rows of the largest item that belongs to one input; 0 if rows take an input each.
         largest_group: the most inputs that must be computed together because of an item; 1 without
             items.
-        width: of the model's output.
+        width: of the model's output. states_width: of its hidden states; 0 where it has none.
         head: computes logits of many rows; None for models that compute them in one with all else.
         scored: tokens in a batch with logits for all of them, where there is no head.
     """
 
     width: int
+    states_width: int = 0
     head: Head | None = None
     scored: int = 0
 
@@ -141,11 +147,13 @@ class MemoryPlan:
         largest = cache.max_batch
         for item in self._items:
             if item.size:  # not of data alone
-                self._trace(cache, self._step(largest, sequences, self._span(item, largest)))
-        graph = self._trace(cache, self._step(largest, sequences))
+                self.trace_step(cache, self._step(largest, sequences, self._span(item, largest)))
+        graph = self.trace_step(cache, self._step(largest, sequences))
         for n in self.backend.batches_to_reserve(largest, graph):
-            self._trace(cache, self._step(n, sequences))
+            self.trace_step(cache, self._step(n, sequences))
         self.width = width = self._traces[0].output.dim(0)
+        states = self._traces[0].states
+        self.states_width = 0 if states is None else states.dim(0)
         if not self.model.only_embeds:
             self._trace_scoring(cache, graph)
         tables = [fewest_rows(t.ctx.graph, t.inputs) for t in self._traces]
@@ -169,15 +177,16 @@ class MemoryPlan:
         states, output = self._traces[-1].states, self._traces[-1].output
         if states is None or states is output:
             self.scored = rows
-            self._trace(cache, self._step(rows, rows))
+            self.trace_step(cache, self._step(rows, rows))
             return
-        self._trace(cache, self._step(cache.max_batch, cache.max_batch), self.model.states)
+        self.trace_step(cache, self._step(cache.max_batch, cache.max_batch), self.model.states)
         self.head = Head(self.model, states.dim(0), rows)
-        self._trace(cache, self.head.largest(), self.head.forward)
+        self.trace_step(cache, self.head.largest(), self.head.forward)
 
-    def _trace(self, cache: Cache, step: Step, forward: Forward | None = None) -> Graph:
+    def trace_step(self, cache: Cache, step: Step, forward: Forward | None = None) -> Graph:
+        """Traces one more graph."""
         cache.start_forward(step, reserve=True)
-        self._traces.append(trace(forward or self._everything, self.backend, cache, step))
+        self._traces.append(trace(forward or self.forward, self.backend, cache, step))
         return self._traces[-1].ctx.graph
 
     def _step(self, n: int, sequences: int, *spans: Span) -> Step:
@@ -198,7 +207,7 @@ class MemoryPlan:
         )
         return Span(0, rows, 0, n)
 
-    def _everything(self, ctx: Context, batch: Batch) -> Tensor:
+    def forward(self, ctx: Context, batch: Batch) -> Tensor:
         """The forward that reads every weight."""
         if not self.model.only_embeds:
             return self.model(ctx, batch)

@@ -12,9 +12,11 @@ import numpy as np
 from ...errors import Busy, ComputeError, Error, GraphError, Unsupported
 from ...kvcache import Cache
 from ...model import Step
+from .adapters import Strengths
 from .engine import Engine
 from .graphs import Forward, Graphs
 from .inputs import Histories
+from .probes import Probe, Probed
 from .sequences import Sequence
 from .step import BatchPlanner
 
@@ -29,10 +31,15 @@ class Runs(Protocol):
 
 
 class Scoring:
-    """Computes for callers who do the bookkeeping of positions themselves."""
+    """Computes for callers who do the bookkeeping of positions themselves.
 
-    def __init__(self, engine: Engine):
+    Args:
+        adapters: those to compute with; None takes those of requests that do not choose.
+    """
+
+    def __init__(self, engine: Engine, adapters: Strengths | None = None):
         self._engine = engine
+        self._adapters = engine.adapters if adapters is None else adapters
 
     # from any thread
 
@@ -87,7 +94,7 @@ class Scoring:
 
         return engine.call(extend)
 
-    def all_logits(self, tokens: np.ndarray) -> np.ndarray:
+    def all_logits(self, tokens: np.ndarray, probe: Probe | None = None) -> np.ndarray:
         """Logits after every token, float32 [n, vocabulary], in a cache of their own."""
         logits = np.empty((len(tokens), self._engine.memory_plan.width), np.float32)
         done = 0
@@ -97,11 +104,15 @@ class Scoring:
             logits[done : done + len(rows)] = rows
             done += len(rows)
 
-        self.each_logits(tokens, take)
+        self.each_logits(tokens, take, probe=probe)
         return logits
 
     def each_logits(
-        self, tokens: np.ndarray, take: Callable[[np.ndarray], object], first: int = 0
+        self,
+        tokens: np.ndarray,
+        take: Callable[[np.ndarray], object],
+        first: int = 0,
+        probe: Probe | None = None,
     ) -> None:
         """Calls `take` with the logits after `tokens[first:]`, float32 [.., vocabulary], piece by
         piece; the next piece overwrites them.
@@ -112,19 +123,25 @@ class Scoring:
         engine = self._engine
         if engine.model.only_embeds:
             raise Unsupported("this model gives no logits, it only embeds: use embed")
-        engine.call(lambda: self._each_logits(tokens, take, first))
+        engine.call(lambda: self._each_logits(tokens, take, first, probe))
 
     def _each_logits(
-        self, tokens: np.ndarray, take: Callable[[np.ndarray], object], first: int
+        self,
+        tokens: np.ndarray,
+        take: Callable[[np.ndarray], object],
+        first: int,
+        probe: Probe | None,
     ) -> None:
         engine, head = self._engine, self._engine.memory_plan.head
         group = engine.inputs.largest_group(tokens.tolist())
-        forward = engine.model if head is None else engine.model.states
         size = engine.memory_plan.scored if head is None else engine.batch_size
+        if head is not None and probe is not None and probe.touches("head"):
+            size, head = head.at_once, None
+        forward = engine.model if head is None else engine.model.states
         with self.graphs(forward, 1, len(tokens), group) as graphs:
-            results = self.batches(graphs, 0, tokens, 0, first, size)
+            results = self.batches(graphs, 0, tokens, 0, first, size, probe)
             if head is not None:
-                results = head.logits(engine.backend, graphs.cache, results)
+                results = head.logits(engine.backend, graphs.cache, results, self._adapters)
             for rows in results:
                 take(rows)
 
@@ -161,6 +178,7 @@ class Scoring:
         start: int,
         first: int = 0,
         size: int | None = None,
+        probe: Probe | None = None,
     ) -> Iterator[np.ndarray]:
         """Appends tokens int32 [n] at positions start, start + 1, … to a sequence.
 
@@ -185,6 +203,10 @@ class Scoring:
                 [sequence] * (hi - lo),
                 range(max(0, min(hi, first) - lo), hi - lo),
             )
+            if probe is not None:
+                places = np.arange(hi - lo), np.arange(len(step.outputs))
+                step.probes = (Probed(probe, *places),)
+            step.adapt(self._adapters)
             graphs.cache.start_forward(step)
             yield graphs.run(step).copy()  # the next run overwrites it
 

@@ -3,84 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from ...errors import Error
+import numpy as np
+
+from ...errors import Error, KvCacheFull
+from .saved import SavedPrefix, SavedPrefixes, common_prefix
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from ...kvcache import Cache
     from ...model import Step
+    from .adapters import Strengths
     from .inputs import Histories, InputTable
+    from .lookup import Lookup
+    from .probes import Probe
 
-# Acceptance rate after 2 to 7, 8, 16 and 32 equal tokens, measured on stories, programs,
-# documents and edited versions of them. Each request starts from these and learns.
-_RATES = (0.0, 0.0, 0.3, 0.5, 0.6, 0.65, 0.7, 0.75, 0.85, 0.9, 0.97)
+_MOST_REPLAYED = 32  # as many as a batch with draft tokens may have
 _ALIKE = 8  # inputs in which two ends of a prompt may agree
-_WEIGHT = 8  # draft tokens that a prior rate counts as
-
-
-class Lookup:
-    """Drafts the tokens that followed the latest earlier occurrence of the last two tokens.
-
-    Trigrams match too rarely, single tokens too loosely. A match is followed as long as the text
-    agrees with it: that drafts 95 of 100 tokens of edited texts right, a new search after each 83.
-
-    Args:
-        tokens: the text so far; negative ones stand for images and are never drafted.
-
-    Attributes:
-        alike: how many tokens before the end equal those before the draft; 0 without a draft.
-    """
-
-    def __init__(self, tokens: list[int]):
-        self._tokens = list(tokens[:-1])
-        pairs = zip(self._tokens, self._tokens[1:], strict=False)
-        self._ends = dict(zip(pairs, range(2, len(tokens)), strict=False))  # the latest of each
-        self._rates = list(_RATES)
-        self._source, self.alike = 0, 0
-        self.push(tokens[-1])
-
-    def push(self, token: int) -> None:
-        """Notes how the text went on."""
-        tokens = self._tokens
-        if self.alike:
-            self._learn(tokens[self._source] == token)
-        tokens.append(token)
-        end, pair = len(tokens), (tokens[-2] if len(tokens) > 1 else -1, token)
-        if self.alike:
-            self._source, self.alike = self._source + 1, self.alike + 1
-        elif pair in self._ends:
-            self._source, self.alike = self._ends[pair], 2
-        self._ends[pair] = end
-
-    def _learn(self, right: bool) -> None:
-        at = _bucket(self.alike)
-        self._rates[at] += (right - self._rates[at]) / _WEIGHT
-        if not right:
-            self.alike = 0
-
-    def chances(self) -> Iterator[float]:
-        """For each further draft token: the chance of acceptance if those before are accepted."""
-        alike = self.alike
-        while True:
-            yield self._rates[_bucket(alike)]
-            alike += 1
-
-    def draft(self, n: int) -> list[int]:
-        """Draft tokens for the next n; fewer before an image, none without a match."""
-        if not self.alike:
-            return []
-        period = len(self._tokens) - self._source  # the repetition may reach into the draft
-        draft = [self._tokens[self._source + i % period] for i in range(n)]
-        return draft[: next((i for i, token in enumerate(draft) if token < 0), n)]
-
-
-def _bucket(alike: int) -> int:
-    return alike if alike < 8 else min(4 + alike.bit_length(), len(_RATES) - 1)
 
 
 class Request(Protocol):
@@ -94,9 +35,12 @@ class Request(Protocol):
         context_shift: when the context is full, its older half is dropped.
         num_keep: inputs at the beginning that are never dropped.
         consumer: the thread or task that takes the results, or None.
+        slot: the number of the sequence that it wants; None for any.
         cancelled: no more is wanted.
         done: nothing more will come. failed: because of an error.
         lookup: drafts tokens; None without prompt lookup.
+        probe: what it captures and changes in the model; None for nothing.
+        adapters: those that it is computed with.
         seated: when it got a sequence, by `time.perf_counter`; 0 before.
         reused: inputs of the prompt that a sequence already held.
         drafted, accepted: draft tokens computed, and those that were accepted.
@@ -107,8 +51,11 @@ class Request(Protocol):
     context_shift: bool
     num_keep: int
     consumer: object
+    slot: int | None
     cancelled: bool
     lookup: Lookup | None
+    probe: Probe | None
+    adapters: Strengths
     seated: float
     reused: int
     drafted: int
@@ -140,6 +87,11 @@ class Request(Protocol):
         them. Returns the chosen token, or None at the end."""
         ...
 
+    def foresee(self) -> Callable[[np.ndarray], int | None]:
+        """A function that chooses from logits as `accept` will from equal ones, token by token, and
+        changes nothing of the request; None where the answer ends."""
+        ...
+
     def finish(self, reason: Literal["stop", "length"], /) -> None:
         """Ends the request."""
         ...
@@ -166,7 +118,12 @@ class Sequence:
         exact: number of leading tokens that a new computation would reproduce. Later ones remain
             from a context shift: their states have seen forgotten tokens.
         pending: inputs to compute next.
+        accepted: draft tokens of the latest batch that the request accepted.
+        replayed: how many of the pending inputs were computed, and are computed again because
+            draft tokens behind them were rejected and the cache could not take back these alone.
+        adapters: those that its inputs are computed with.
         request: the request it serves. owner: the thread that uses it without a request.
+        variant: the patches and adapters that its tokens were computed with, see `variant_of`.
         prompted: length of the prompt that it was last taken for.
         stable: how much of that the next prompt will probably begin with: all but as many inputs as
             the latest one left out of the one before, such as a reminder; 0 where it left out none.
@@ -178,14 +135,22 @@ class Sequence:
         self.number, self._siblings = number, siblings
         self.tokens, self.pending = list[int](), list[int]()
         self.exact: float = math.inf
+        self.accepted = self.replayed = 0
+        self.adapters: Strengths = ()
         self.request: Request | None = None
         self.owner: object = None
+        self.variant: Hashable = None
         self.prompted, self.stable, self.worth = 0, 0, (0, 0)
 
     @property
     def free(self) -> bool:
         """Whether it can be given to a request."""
         return self.request is None and self.owner is None
+
+    @property
+    def probe(self) -> Probe | None:
+        """That of its request."""
+        return None if self.request is None else self.request.probe
 
     @property
     def holder(self) -> object:
@@ -224,12 +189,17 @@ class Sequence:
             except BaseException as error:  # of a sampler that is not ours, say
                 request.fail(error)
             finally:
+                if request.probe is not None:  # before some are to be computed again
+                    request.probe.captured.cut(len(self.tokens))
                 if len(self.tokens) < computed:
                     self.rewind(len(self.tokens))
+                again = len(self.pending) - 1
+                self.replayed = again if 0 < again <= _MOST_REPLAYED else 0
         return request.done or request.cancelled
 
     def _verify(self, request: Request, rows: np.ndarray, drafts: Iterable[int]) -> None:
         request.drafted += len(rows) - 1
+        self.accepted = 0
         for logits, draft in zip(rows, (*drafts, None), strict=True):
             token = request.accept(logits)
             if token is None:
@@ -239,6 +209,7 @@ class Sequence:
                 return
             self.tokens.append(token)
             request.accepted += 1
+            self.accepted += 1
 
     def rewind(self, length: int) -> None:
         """`cut`, but the forgotten tokens are pending again."""
@@ -270,8 +241,12 @@ class Sequence:
         """Forgets the positions from begin to end; later ones move down. If they cannot, or too
         little is left to go on from, all of them are pending again."""
         rest, histories = self.tokens[:begin] + self.tokens[end:], self._siblings.histories
-        self.exact = min(self.exact, begin)
         with self._siblings.change() as cache:
+            if not self._siblings.moves:
+                self._start_over(rest + self.pending)
+                cache.remove(self.number, 0, None)
+                return
+            self.exact = min(self.exact, begin)
             made = moves = None
             if histories is not None:
                 made, moves = histories.shifted(self.number, begin, end, self.tokens[end:])
@@ -305,8 +280,10 @@ class Sequence:
 
     # prefix caching
 
-    def cached(self, cache: Cache, prompt: list[int]) -> int:
-        """The length of a prompt's prefix that it has."""
+    def cached(self, cache: Cache, prompt: list[int], variant: Hashable = None) -> int:
+        """The length of a prompt's prefix that it has, computed as this variant."""
+        if self.variant != variant:
+            return 0
         n = min(common_prefix(self.tokens, prompt), self.exact)
         return self._resumed(cache, int(n))
 
@@ -314,9 +291,38 @@ class Sequence:
         """The latest position up to `length` from which it can continue otherwise."""
         return cache.resume_point(self.number, self._siblings.inputs.before(self.tokens, length))
 
+    def save(self, rest: int = 0) -> None:
+        """Keeps a copy of what it holds, before all but `rest` of its tokens are forgotten."""
+        saved, tokens = self._siblings.saved, self.tokens
+        if self.exact < len(tokens) or not saved.wants(tokens, rest, self.variant):
+            return
+        with self._siblings.change() as cache:
+            state, histories = cache.save(self.number), self._siblings.histories
+        if state is not None and state.complete:
+            components = None if histories is None else histories.known(self.number, len(tokens))
+            saved.add(SavedPrefix(list(tokens), state, components, self.prompted, self.variant))
+
+    def restore(self, saved: SavedPrefix) -> None:
+        """Holds what was saved instead, or nothing if the cache has no room for it."""
+        with self._siblings.change() as cache:
+            self._start_over([])
+            try:
+                cache.restore(self.number, saved.state)
+            except (KvCacheFull, ValueError):  # a file that others made may have other shapes
+                return
+            self.tokens, self.prompted = list(saved.tokens), saved.prompted
+            self.variant, histories = saved.variant, self._siblings.histories
+            if histories is not None and saved.components is not None:
+                histories.place(self.number, 0, saved.components)
+            elif histories is not None:
+                tokens = np.array(saved.tokens, np.int32)
+                places = np.arange(len(tokens), dtype=np.int32)
+                histories.components(tokens, places, np.full_like(tokens, self.number))
+
     def begin(self, prompt: list[int], source: Sequence, n: int) -> None:
         """Begins anew with the first n inputs of a prompt, which `source` has; the rest is pending.
         Another sequence shares their cells."""
+        self.save(n if source is self else 0)
         with self._siblings.change() as cache:
             if source is self:
                 self.cut(n)
@@ -329,11 +335,20 @@ class Sequence:
         self.pending = prompt[len(self.tokens) :]
 
 
+def variant_of(probe: Probe | None, adapters: Strengths) -> Hashable:
+    """Equal for requests whose tokens have the same states: those with others share none."""
+    patches = None if probe is None else probe.variant
+    return (patches, adapters) if adapters else patches
+
+
 class Sequences:
     """All sequences of a cache. Others than its steps change it through `change` alone.
 
     Args:
         histories: of the sequences; None for models without positions of their own.
+        moves: whether a context shift moves what is cached; it is computed again otherwise, so that
+            nothing depends on what was forgotten.
+        saved: prefixes that no sequence holds any more.
 
     Attributes:
         cache: to be read, and for steps.
@@ -342,9 +357,16 @@ class Sequences:
     """
 
     def __init__(
-        self, cache: Cache, inputs: InputTable, count: int, histories: Histories | None = None
+        self,
+        cache: Cache,
+        inputs: InputTable,
+        count: int,
+        histories: Histories | None = None,
+        moves: bool = True,
+        saved: SavedPrefixes | None = None,
     ):
         self.cache, self.inputs, self.histories = cache, inputs, histories
+        self.moves, self.saved = moves, saved or SavedPrefixes(0)
         self.all = [Sequence(n, self) for n in range(count)]
         self.prepared: Step | None = None
         self._clock = self._lost = 0
@@ -367,24 +389,68 @@ class Sequences:
         self.prepared = step
 
     @property
+    def known(self) -> Iterator[list[int]]:
+        """The inputs of each sequence, and of each saved prefix."""
+        yield from (one.tokens + one.pending for one in self.all)
+        yield from (one.tokens for one in self.saved)
+
+    @property
     def working(self) -> list[Sequence]:
         """The sequences that serve a request."""
         return [one for one in self.all if one.request is not None]
 
-    def take(self, prompt: Iterable[int] = ()) -> Sequence | None:
-        """A free sequence with as much of the prompt as possible; None if all are in use. The rest
-        of the prompt is `pending`: at least one token, for there must be an output.
+    def longest(self, prompt: list[int], variant: Hashable) -> int:
+        """The length of the longest prefix of a prompt in memory, computed as this variant."""
+        with self.change() as cache:
+            held = [one.cached(cache, prompt, variant) for one in self.all]
+        saved = (one for one in self.saved if one.variant == variant)
+        return max(*held, *(common_prefix(one.tokens, prompt) for one in saved), 0)
+
+    def note_use(self, sequence: Sequence) -> None:
+        """Notes that what a sequence holds was given to it now."""
+        self._clock += 1
+        sequence.worth = (self._lost + len(sequence.tokens), self._clock)
+
+    def _saved(
+        self, prompt: list[int], held: int, variant: Hashable, stored: SavedPrefix | None
+    ) -> SavedPrefix | None:
+        """The prefix, of those in memory and `stored`, that has most of a prompt; None if that is
+        not more than `held`."""
+        saved = self.saved.find(prompt, held, variant)
+        held = held if saved is None else common_prefix(saved.tokens, prompt)
+        return stored if stored is not None and len(stored.tokens) > held else saved
+
+    def take(
+        self,
+        prompt: Iterable[int] = (),
+        probe: Probe | None = None,
+        adapters: Strengths = (),
+        stored: SavedPrefix | None = None,
+        slot: int | None = None,
+    ) -> Sequence | None:
+        """A free sequence with as much of the prompt as possible, computed with these adapters;
+        None if all are in use. The rest of the prompt is `pending`: at least one token, for there
+        must be an output.
 
         The longest common prefix decides. The sequence that has it is kept if it had a prompt more
         than twice as long, for unrelated prompts may begin alike: then the free one of the least
         `worth` is given up, and the prefix is shared if it is half of the prompt. A longer one of a
-        busy sequence is always shared.
+        busy sequence is always shared. Where a saved prefix has more of the prompt, a free sequence
+        is given that first.
+
+        Args:
+            stored: a prefix of the prompt that was read from a `PrefixStore`.
+            slot: the number of the one to take.
         """
-        free, prompt = [one for one in self.all if one.free], list(prompt)
+        free = [one for one in self.all if one.free and slot in (None, one.number)]
+        prompt = list(prompt)
         if not free:
             return None
+        variant = variant_of(probe, adapters)
+        # A capture needs all of the prompt computed.
+        reusable = [] if probe is not None and probe.captures else prompt[:-1]
         with self.change() as cache:
-            cached = {one: one.cached(cache, prompt[:-1]) for one in self.all}
+            cached = {one: one.cached(cache, reusable, variant) for one in self.all}
             best = min(free, key=lambda one: (-cached[one], one.worth))
             source = max(self.all, key=lambda one: cached[one])
             source = source if cached[source] > cached[best] else best
@@ -394,20 +460,21 @@ class Sequences:
                 self._lost = max(self._lost, taken.worth[0])
             if source is best and 2 * cached[best] < len(prompt):
                 source = taken
-            kept = common_prefix(taken.tokens, prompt)
+            saved = self._saved(reusable, cached[source], variant, stored)
+            if saved is not None:
+                # One of which nothing is lost, if there is one.
+                taken = min(free, key=lambda one: (cached[one] < len(one.tokens), one.worth))
+                taken.save(cached[taken])
+                taken.restore(saved)
+                cached[taken] = taken.cached(cache, reusable, variant)
+                best, source = taken, max(source, taken, key=lambda one: cached[one])
+            kept = common_prefix(taken.tokens, prompt) if taken.variant == variant else 0
             goes_on = taken is best and 0 < kept < taken.prompted
             rest = taken.prompted - kept + _ALIKE
             taken.stable = max(0, len(prompt) - rest) if goes_on else 0
             taken.begin(prompt, source, cached[source])
+            taken.variant, taken.adapters = variant, adapters
         self._clock += 1
         taken.prompted = len(prompt)
         taken.worth = (self._lost + len(prompt), self._clock)
         return taken
-
-
-def common_prefix(a: list[int], b: list[int]) -> int:
-    """The length of the longest common prefix."""
-    n = min(len(a), len(b))
-    if a[:n] == b[:n]:
-        return n
-    return next(i for i in range(n) if a[i] != b[i])

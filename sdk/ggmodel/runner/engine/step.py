@@ -13,8 +13,10 @@ import numpy as np
 
 from ...errors import Error, KvCacheFull
 from ...model import Step
+from ...model.batch import Adapted
 from .graphs import Graphs
 from .inputs import Histories, InputTable
+from .probes import Probed
 from .sequences import Sequence, Sequences
 
 _NONE: Mapping[Sequence, list[int]] = {}
@@ -59,7 +61,13 @@ class BatchPlanner:
         after_items: whether a sequence's last image or other item ends its part of a batch: states
             that are kept only where a part ended serve the next question about it, too.
         checkpoints: whether `Sequence.stable` ends a part, for the same reason.
+
+    Attributes:
+        block: inputs of a block of a `PrefixStore`; where there are checkpoints, a part of a prompt
+            that is not short ends with a block, and one before its last input. 0 is none.
     """
+
+    block = 0
 
     def __init__(
         self,
@@ -86,16 +94,16 @@ class BatchPlanner:
         Args:
             pending: each sequence with its length and its pending inputs.
             first: number of the sequence whose turn it is; later ones follow, then earlier ones.
-            drafts: draft tokens for sequences with a single pending token; the batch has space for
-                them.
+            drafts: draft tokens for sequences with a single pending token, but for those that they
+                compute again; the batch has space for them.
         """
         singles: list[Chunk] = []
         for sequence, start, numbers in pending:
-            if len(numbers) > 1 or numbers[0] < 0:
+            if len(numbers) > 1 + sequence.replayed or min(numbers) < 0:
                 break
             draft = drafts.get(sequence, [])
             singles.append(Chunk(sequence, start, numbers + draft, True, len(draft)))
-        if len(singles) == len(pending) <= self.size:
+        if len(singles) == len(pending) and sum(len(s.numbers) for s in singles) <= self.size:
             return singles
         # If single tokens alone would fill every batch, prompts take turns with them.
         crowded = sum(len(numbers) == 1 for _, _, numbers in pending) >= self.size
@@ -111,14 +119,22 @@ class BatchPlanner:
         used = rows = 0
         for sequence, start, numbers in order:
             n = self._fitting(numbers, used, rows)
-            if self.checkpoints and start < sequence.stable < start + n:
-                n = self.inputs.before(numbers, sequence.stable - start) or n
+            if self.checkpoints:
+                n = self._to_checkpoint(sequence, start, numbers, n)
             if self.after_items:
                 n = self._after_last_item(numbers, n)
             if n:
                 chunks.append(Chunk(sequence, start, numbers[:n], n == len(numbers)))
                 used, rows = used + n, rows + self.inputs.whole_rows(numbers[:n])
         return chunks
+
+    def _to_checkpoint(self, sequence: Sequence, start: int, numbers: list[int], n: int) -> int:
+        """n, or less: the inputs up to where the states are to be kept."""
+        stops = [sequence.stable]
+        if self.block and start < sequence.prompted and sequence.prompted > self.block // 2:
+            stops += [sequence.prompted - 1, (start + n) // self.block * self.block]
+        inside = [stop for stop in stops if start < stop < start + n]
+        return self.inputs.before(numbers, min(inside) - start) or n if inside else n
 
     def _fitting(self, numbers: list[int], used: int, rows: int) -> int:
         """How many inputs fit a batch that has `used` inputs and `rows` of whole images."""
@@ -158,13 +174,23 @@ class BatchPlanner:
         positions: list[int] = []
         sequences: list[int] = []
         outputs: list[int] = []
+        probes: list[Probed] = []
         for sequence, start, piece, last, drafted in chunks:
+            begin, count = len(numbers), len(outputs)
             numbers += piece
             positions += range(start, start + len(piece))
             sequences += [sequence.number] * len(piece)
             if last:
                 outputs += range(len(numbers) - 1 - drafted, len(numbers))
-        return self.step_of(numbers, positions, sequences, outputs)
+            if sequence.probe is not None:
+                bounds = (begin, len(numbers)), (count, len(outputs))
+                probes.append(Probed(sequence.probe, *(np.arange(*one) for one in bounds)))
+        step = self.step_of(numbers, positions, sequences, outputs)
+        step.probes = tuple(probes)
+        step.adapted = _adapted(chunks)
+        tentative = (one for one in chunks if one.drafted or one.sequence.replayed)
+        step.tentative = frozenset(one.sequence.number for one in tentative)
+        return step
 
     def step_of(
         self,
@@ -180,6 +206,17 @@ class BatchPlanner:
         if self.histories is not None:
             step.components = self.histories.components(n, p, s)
         return step
+
+
+def _adapted(chunks: list[Chunk]) -> tuple[Adapted, ...]:
+    """The rows of a batch that adapters change."""
+    each = [dict(one.sequence.adapters) for one in chunks]
+    lengths = [len(one.numbers) for one in chunks]
+    adapters = sorted({a for strengths in each for a in strengths}, key=lambda a: a.number)
+    return tuple(
+        Adapted(one, np.repeat(np.array([s.get(one, 0.0) for s in each], np.float32), lengths))
+        for one in adapters
+    )
 
 
 def _alike(planned: list[Chunk], chunks: list[Chunk]) -> bool:
@@ -203,6 +240,9 @@ class StepRunner:
         upcoming: the chunks that come after these, if all sequences go on.
         masks_exactly: the attention skips masked cells, as the fused one does. The plain one
             multiplies them by zero, which NaN survives.
+
+    Attributes:
+        states: sequence → its hidden states in the latest `results`, where the graphs keep them.
     """
 
     def __init__(
@@ -215,14 +255,17 @@ class StepRunner:
     ):
         self._sequences, self._planner, self._graphs = sequences, planner, graphs
         self._upcoming, self._masks_exactly = upcoming, masks_exactly
+        self.states: dict[Sequence, np.ndarray] = {}
         # The latest batch that was computed, as long as it can be advanced.
         self._chunks: list[Chunk] = []
+        self._requests: list[object] = []  # of its sequences
         self._step: Step | None = None
         self._next: list[Chunk] = []  # those of `Sequences.prepared`; their tokens are not known
 
     def results(self, chunks: list[Chunk]) -> list[Result]:
         """For each chunk that is the last of its sequence: logits float32 [1 + drafted,
         vocabulary], or the error. The next step may overwrite them."""
+        self.states = {}
         results = self._compute(chunks)
         if not self._masks_exactly and self._poisoned(results):
             return self._each_anew()
@@ -244,6 +287,8 @@ class StepRunner:
             begin = end
             if one.last:
                 end += 1 + one.drafted
+                if (states := self._graphs.states) is not None:
+                    self.states[one.sequence] = states[begin:end].copy()
             results.append((one, rows[begin:end] if one.last else None))
         return results
 
@@ -287,6 +332,7 @@ class StepRunner:
             except KvCacheFull:
                 for one in self._sequences.all:
                     if one.free:
+                        one.save()
                         one.cut(0)
                 cache.start_forward(step)
         return step
@@ -296,6 +342,8 @@ class StepRunner:
         same sequences, and the cache has room next to the last cells."""
         step, before = self._step, self._chunks
         if step is None or len(chunks) != len(before):
+            return None
+        if self._requests != [one.sequence.request for one in chunks]:
             return None
         tokens = []
         for now, then in zip(chunks, before, strict=True):
@@ -324,6 +372,7 @@ class StepRunner:
         single = len(chunks) == len(step.tokens) == len(step.outputs) and not step.spans
         advances = single and self._sequences.cache.advances
         self._chunks, self._step = chunks, step if advances else None
+        self._requests = [one.sequence.request for one in chunks]
 
     def prepare(self, chunks: list[Chunk]) -> None:
         """Places the batch that probably comes next. A failure shows when the batch is needed."""

@@ -12,12 +12,17 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ...errors import Cancelled, ConfigError
+from ...errors import Cancelled, ConfigError, Unsupported
 from ...gguf_file import TensorSource
-from ...resources import reported
-from ..options import LoadOptions, Options, with_options
+from ...model.source_code import file_of
+from ...resources import closed_on_error, reported
+from ..engine.prefix_files import PrefixFiles
+from ..options import OWN, LoadOptions, Options, with_options
+from ..requests.adapters import Adapters, Open
 from ..requests.loaded_model import LoadedModel
 from ..sampling import Sampler
+from .adapters import open_adapter, strengths_of
+from .origin import ModelOrigin
 from .preparation import Devices, Preparation, prepare
 from .resolved import SAMPLING_KEYS, Defaults, ResolvedModel
 from .sources import Source, open_source
@@ -85,11 +90,14 @@ class Opener(Protocol):
     ) -> TensorSource: ...
 
 
-def load_opened(source: Source, options: Options, opener: Opener) -> LoadedModel:
+def load_opened(
+    source: Source, options: Options, opener: Opener, adapter_opener: Open = open_adapter
+) -> LoadedModel:
     """See `load`.
 
     Args:
         opener: makes a tensor source of `source`.
+        adapter_opener: makes one of an adapter's path.
     """
     defaults = Defaults()
     if isinstance(source, ResolvedModel):
@@ -120,8 +128,65 @@ def load_opened(source: Source, options: Options, opener: Opener) -> LoadedModel
     model = LoadedModel(
         opened, devices, ready.backend, ready.model, ready.report, ready.tokenizer, ready.engine
     )
+    with closed_on_error(model):
+        _add_adapters(model, source, options, adapter_opener)
+        if options.prefix_store is not None:
+            _store_prefixes(model, options)
     model.defaults = defaults.over(generation_defaults(opened.metadata))
+    if options.steer is not None:
+        with closed_on_error(model):
+            model.steer_by_default(options.steer)
+    if options.draft == OWN:
+        with closed_on_error(model):
+            use_head(model, options)
+    elif options.draft is not None:
+        from .draft import load_draft
+
+        with closed_on_error(model):
+            model.draft = load_draft(
+                model, options, opener, lambda source, own: load_opened(source, own, opener)
+            )
     return model
+
+
+def _add_adapters(model: LoadedModel, source: Source, options: Options, opener: Open) -> None:
+    """Adds the adapters of a model's store, and those of the options."""
+    model.adapters = Adapters(model.engine, model.source, opener)
+    stored = source.adapters if isinstance(source, ResolvedModel) else ()
+    for number, path in enumerate(stored, 1):
+        model.adapters.add(path, "adapter" if len(stored) == 1 else f"adapter-{number}")
+    for path, strength in strengths_of(options.adapters).items():
+        model.adapters.add(path, strength=strength)
+
+
+def _store_prefixes(model: LoadedModel, options: Options) -> None:
+    """Has a model keep prefixes on disk.
+
+    Raises:
+        WriteError: the folder cannot be made.
+    """
+    folder = Path(options.prefix_store or "").absolute()
+    files = PrefixFiles(folder, int(options.prefix_store_size * 2**30))
+    own = file_of(type(model.model))
+    models = [Path(one) for one in (options.models, own) if one is not None]
+    length = model.engine.context_length
+    origin = ModelOrigin(files, model.source, options, length, tuple(models))
+    model.engine.store_prefixes(files, origin)
+
+
+def use_head(model: LoadedModel, options: Options) -> None:
+    """Has a model's own head draft.
+
+    Raises:
+        Unsupported: the file or the architecture has none.
+    """
+    if model.engine.head is None:
+        raise Unsupported(
+            f"{model.source.name} has no head for multi-token prediction that "
+            f"{model.report.architecture} can use; leave out draft, or give a smaller model"
+        )
+    model.engine.head.begin(options.draft_tokens, model.engine.speculation.costs.of)
+    model.engine.draft_with(model.engine.head)
 
 
 def _advice(options: Options, devices: Devices, ready: Preparation) -> Iterator[str]:

@@ -16,7 +16,8 @@ from ...model.loader import completed, of_source
 from ...model.source_code import author_code, file_of
 from ...resources import Closing, closed_on_error
 from ..engine.engine import Engine
-from ..options import Options, positive
+from ..options import OWN, Options, positive
+from ..requests.readout import beyond
 from .gpu_layers import choose_layers, with_backoff
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ class Preparation(Closing):
         trained = getattr(self.config, "context", _DEFAULT_CONTEXT)
         length = self.options.context_length
         self.config.loaded_context = min(trained, _DEFAULT_CONTEXT) if length is None else length
+        self.config.drafts = self.options.draft == OWN
         with self._authors("a default"):
             self.source = completed(self.source, self.architecture, self.config)
 
@@ -95,7 +97,7 @@ class Preparation(Closing):
             self.backend,
             self.source.tensors,
             self.architecture.architecture,
-            self.model.ignore,
+            (*self.model.ignore, *beyond(self.source)),
         )
         self.report.add_unread(self.source.unread, self.source.unread_keys)
 
@@ -152,6 +154,7 @@ class Preparation(Closing):
                 context_length=positive("context_length", self.config.loaded_context),
                 batch_size=options.batch_size,
                 parallel=options.parallel,
+                cache_ram=options.cache_ram or 0,
             )
         self._undo.callback(self.engine.close)
 

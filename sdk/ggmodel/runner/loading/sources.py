@@ -1,162 +1,25 @@
-"""Sources of a model: a file, its projector (mmproj) and LoRA adapter, or a checkpoint's folder."""
+"""Sources of a model: a file and its projector (mmproj)."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ...chat.template import KEY
-from ...errors import ConfigError, Error, FormatError, Unsupported
-from ...gguf_file import DType, TensorInfo, TensorSource, open_gguf
+from ...errors import ConfigError, Error
+from ...gguf_file import TensorSource, open_gguf
 from ...gguf_file.values import KeyValues
-from ...ml.tensor import to_float32
 from ...model.loader import fits
 from ...model.module import of_tower
 from ...resources import closed_on_error
 from .resolved import PATH, ResolvedModel
 
 if TYPE_CHECKING:
-    import numpy as np
-
-_A, _B = ".lora_a", ".lora_b"
-_ALPHA = "adapter.lora.alpha"
-
-
-class AdaptedSource(TensorSource):
-    """A model whose weights are W + alpha / rank · B·A where an adapter has A and B, as llama.cpp
-    defines it (llama_adapter_lora_weight). Such a weight is F32 where W is F32 or BF16, else F16.
-    Closing closes both.
-
-    Args:
-        base: the model.
-        adapter: a GGUF file of the type "lora".
-
-    Raises:
-        FormatError: the file is no adapter of this model; names the tensor.
-        Unsupported: it changes something else than matrices of layers.
-    """
-
-    def __init__(self, base: TensorSource, adapter: TensorSource):
-        self._base, self._adapter = base, adapter
-        self._alpha = _checked(base, adapter)
-        self._changed = [n.removesuffix(_A) for n in adapter.tensors if n.endswith(_A)]
-        for name in adapter.tensors:
-            if not name.endswith((_A, _B)):
-                raise Unsupported(
-                    f"{adapter.name} changes {name!r:.100}, and matrices alone can be"
-                )
-        for name in self._changed:
-            _check_shapes(base, adapter, name)
-        if 2 * len(self._changed) != len(adapter.tensors):
-            raise FormatError(f"{adapter.name} has halves of pairs A and B; pull the model again")
-        self.name = f"{base.name} + {adapter.name}"
-        self.files: tuple[Path, ...] = (*base.files, *adapter.files)
-        self.metadata = base.metadata
-        merged = {name: self._merged(base.tensors[name]) for name in self._changed}
-        self.tensors = MappingProxyType({**base.tensors, **merged})
-        self.unread, self.unread_keys = base.unread, base.unread_keys
-
-    def _merged(self, info: TensorInfo) -> TensorInfo:
-        plain = info.dtype in (DType.F32, DType.BF16)
-        dtype = DType.F32 if plain else DType.F16
-        nbytes = dtype.row_size(info.shape[0]) * info.shape[1]
-        return TensorInfo(info.name, info.shape, dtype, nbytes, len(self._base.files), 0)
-
-    def data(self, name: str) -> memoryview:
-        info = self.info(name)
-        if name not in self._changed:
-            return self._base.data(name)
-        import numpy as np
-
-        a, b = (_values(self._adapter, name + half) for half in (_A, _B))
-        scale = self._alpha / b.shape[1] if self._alpha else 1.0
-        merged = _values(self._base, name) + np.float32(scale) * (b @ a)
-        with np.errstate(over="ignore"):
-            weights = merged.astype(info.dtype.numpy)
-        if not np.isfinite(weights).all():
-            raise FormatError(f"{self.name}: {name!r:.100} is infinite with the adapter")
-        return memoryview(weights.reshape(-1).view(np.uint8)).toreadonly()
-
-    def mapped(self, file: int) -> memoryview | None:
-        return self._base.mapped(file) if file < len(self._base.files) else None
-
-    def release(self, name: str) -> None:
-        self._base.release(name)
-
-    def check_unchanged(self, files: Iterable[int] | None = None) -> None:
-        shift = len(self._base.files)
-        numbers = range(len(self.files)) if files is None else [*files]
-        self._base.check_unchanged([n for n in numbers if n < shift])
-        self._adapter.check_unchanged([n - shift for n in numbers if n >= shift])
-
-    def close(self) -> None:
-        self._base.close()
-        self._adapter.close()
-
-
-def adapted(base: TensorSource, adapters: Iterable[Path]) -> TensorSource:
-    """A model with its adapters, one after the other.
-
-    Raises:
-        FormatError, Unsupported: as for `AdaptedSource`.
-    """
-    for path in adapters:
-        with closed_on_error(base):
-            adapter = open_gguf(path)
-            with closed_on_error(adapter):
-                base = AdaptedSource(base, adapter)
-    return base
-
-
-def _checked(base: TensorSource, adapter: TensorSource) -> float:
-    """The adapter's alpha, once its metadata fit the model."""
-    keys = adapter.metadata
-    if (keys.get("general.type"), keys.get("adapter.type")) != ("adapter", "lora"):
-        raise FormatError(f"{adapter.name} is no LoRA adapter; pull the model again")
-    kind, name = (s.metadata.get("general.architecture") for s in (adapter, base))
-    if kind != name:
-        raise FormatError(f"{adapter.name} is an adapter of {kind!r:.80}, and the model {name!r}")
-    if "adapter.alora.invocation_tokens" in keys:
-        raise Unsupported(f"{adapter.name} is switched on by tokens, which is unsupported")
-    alpha = keys.get(_ALPHA, 0.0)
-    if not isinstance(alpha, (int, float)):
-        raise FormatError(f"{adapter.name}: {_ALPHA} is {alpha!r:.80}; it must be a number")
-    return float(alpha)
-
-
-def _check_shapes(base: TensorSource, adapter: TensorSource, name: str) -> None:
-    if name not in base.tensors or name + _B not in adapter.tensors:
-        raise FormatError(
-            f"{adapter.name} changes {name!r:.100}, which the model lacks, or by half"
-        )
-    w, a, b = (s.tensors[n].shape for s, n in _three(base, adapter, name))
-    if len(w) != 2 or name == "token_embd.weight":
-        raise Unsupported(
-            f"{adapter.name} changes {name!r:.100}, and matrices of layers alone can be"
-        )
-    if a != (w[0], b[0]) or b != (a[-1], w[1]):
-        raise FormatError(
-            f"{adapter.name}: A {list(a)} and B {list(b)} of {name!r:.100} do not fit {list(w)}"
-        )
-
-
-def _three(
-    base: TensorSource, adapter: TensorSource, name: str
-) -> tuple[tuple[TensorSource, str], ...]:
-    return (base, name), (adapter, name + _A), (adapter, name + _B)
-
-
-def _values(source: TensorSource, name: str) -> np.ndarray:
-    import numpy as np
-
-    info = source.info(name)
-    raw = np.frombuffer(source.data(name), info.dtype.numpy or np.uint8)
-    return to_float32(raw, info.dtype, info.shape)
-
+    pass
 
 Source = str | os.PathLike[str] | TensorSource
 
@@ -169,7 +32,7 @@ def open_source(
     models: str | Path | None = None,
     type: str | None = None,
 ) -> TensorSource:
-    """An open source as it is, or a GGUF file with its projector and adapters.
+    """An open source as it is, or a GGUF file with its projector.
 
     Args:
         mmproj: the projector; None takes one that lies beside the file and fits, "" none.
@@ -205,12 +68,12 @@ def open_source(
 
 
 def _as_stored(opened: TensorSource, source: str | os.PathLike[str]) -> TensorSource:
-    """The source with the chat template of its store, and its adapters."""
+    """The source with the chat template of its store."""
     if not isinstance(source, ResolvedModel):
         return opened
     if source.template:
         opened.metadata = MappingProxyType({**opened.metadata, KEY: source.template})
-    return adapted(opened, source.adapters) if source.adapters else opened
+    return opened
 
 
 def _beside(

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ...chat.messages import LISTS, fitting, need_list
+from ...chat.messages import LISTS
 from ...errors import (
     BatchError,
     ConfigError,
     Error,
     GraphError,
     PromptError,
-    PromptTooLong,
     Unsupported,
 )
 from ...gguf_file import TensorSource
@@ -25,17 +25,18 @@ from ...model import Model
 from ...resources import reported
 from ..engine.engine import Engine
 from ..loading.resolved import Defaults
-from ..options import ChatOptions, RequestOptions, TemplateOptions, split_options, split_template
+from ..request_options import RequestOptions, shows, split_options
 from ..sampling import Sampler
+from .adapters import Adapters
 from .completion import Completion
 from .generation import AsyncStream, Generation, Stream
-from .prompt_parts import PromptText
+from .inspecting import Inspecting
 from .prompts import Prompt, Prompts
+from .receipt import Forced, Receipt, Replay, differences
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ...chat import Reply, ReplyFormat
     from ...tokenizer import Tokenizer
 
 P = TypeVar("P")
@@ -94,11 +95,7 @@ def complete_all(
     return [one for one in completions if one is not None]
 
 
-Messages = str | Sequence[Mapping[str, Any]]
-"""A conversation: dicts with `role` and `content`, or the text of a user's only message."""
-
-
-class Answering:
+class Answering(Inspecting):
     """The methods of a loaded model that generate."""
 
     source: TensorSource
@@ -107,14 +104,17 @@ class Answering:
     tokenizer: Tokenizer | None
     engine: Engine
     prompts: Prompts
+    adapters: Adapters
     defaults: Defaults = Defaults()
 
+    @shows(RequestOptions)
     @reported
     def request(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> Generation:
         """A request that has not begun, to be run or iterated over once."""
         own, sampler = self._options(options)
         max_tokens, stop = own.pop("max_tokens", None), own.pop("stop", ())
         truncate = own.pop("truncate", None)
+        own["adapters"] = self.adapters.chosen(own.get("adapters"))
         items = {name: own.pop(name) for name in LISTS if name in own}
         if own.get("context_shift") and self.model.prompt_item:
             raise Unsupported(
@@ -122,14 +122,19 @@ class Answering:
                 "the answer alone fills the context. Leave out context_shift, or load the model "
                 "with a larger context_length"
             )
+        probe = self.probe(own.pop("capture", ()) or (), own.pop("steer", None))
+        if probe is not None and probe.captures and own.get("context_shift"):
+            raise Unsupported("positions that move cannot be captured: leave out context_shift")
         room = self._room(max_tokens, own.get("context_shift", False))
         prompt = self.prompts.with_items(prompt, items)
         ids = self.prompts.read(prompt, truncate, own.get("num_keep", 0), room)
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        own["probe"] = probe
         return Generation(
             self.engine, self.tokenizer, ids, sampler, max_tokens=max_tokens, stop=stops, **own
         )
 
+    @shows(RequestOptions)
     @reported
     def generate(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> Completion:
         """Continues a prompt.
@@ -150,6 +155,38 @@ class Answering:
         return self.request(prompt, **options).run()
 
     @reported
+    def replay(self, receipt: Receipt) -> Replay:
+        """Computes the logits of a receipt's tokens anew, and compares their bits.
+
+        Raises:
+            Unsupported: the model was not loaded with `deterministic=True`.
+            ConfigError: it was loaded with another option that changes logits.
+        """
+        if not self.backend.params.deterministic:
+            raise Unsupported("a receipt is replayed by a model loaded with deterministic=True")
+        here = {
+            "kv_type": self.engine.kv_type.name.lower(),
+            "context_length": self.engine.context_length,
+        }
+        for name, value in here.items():
+            if receipt.options.get(name) != value:
+                raise ConfigError(
+                    f"the receipt's {name} is {receipt.options.get(name)!r}, not {value!r}: load "
+                    "the model with it"
+                )
+        forced = Forced(receipt)
+        shift = receipt.options.get("context_shift", False)
+        keep = receipt.options.get("num_keep", 0)
+        own: Any = {"context_shift": shift, "num_keep": keep, "max_tokens": len(receipt.tokens)}
+        own["adapters"] = self.adapters.of_receipt(receipt.options.get("adapters", {}))
+        done = self.request(receipt.prompt, sampler=forced, **own).run()
+        sums = [] if done.proof is None else done.proof.sums
+        pairs = enumerate(zip(receipt.sums, [*sums, *[""] * len(receipt.sums)], strict=False))
+        first = next((i for i, (then, now) in pairs if then != now), None)
+        return Replay(first, forced.drawn, tuple(differences(receipt, self.backend.source)))
+
+    @shows(RequestOptions)
+    @reported
     def stream(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> Stream:
         """Like `generate`, a piece a token; closing the stream cancels the request.
 
@@ -158,6 +195,7 @@ class Answering:
         """
         return Stream(self.request(prompt, **options))
 
+    @shows(RequestOptions)
     @reported
     def batch(
         self,
@@ -189,94 +227,16 @@ class Answering:
             self.engine, lambda prompt: self.request(prompt, **options), [*prompts], progress
         )
 
+    @shows(RequestOptions)
     def astream(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> AsyncStream:
         """`stream` for coroutines."""
         return AsyncStream(self.request(prompt, **options))
 
+    @shows(RequestOptions)
     async def agenerate(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> Completion:
         """`generate` for coroutines."""
         async with self.astream(prompt, **options) as stream:
             return stream.completion([piece async for piece in stream])
-
-    @reported
-    def chat(
-        self,
-        messages: Messages,
-        *,
-        stream: bool = False,
-        **options: Unpack[ChatOptions],
-    ) -> Completion | Stream:
-        """Answers messages, through the chat template of the file.
-
-        Args:
-            messages: dicts with `role` and `content`, see `ChatTemplate.render`; or a text, which
-                is one message of the user. Images, sounds and videos are parts of a content or
-                stand in `images`, `audio` and `videos`; see `ggmodel.chat.take_items`.
-            stream: give the answer piece by piece, as `stream` does, rather than as a whole.
-            options: see `TemplateOptions` and `RequestOptions`.
-
-        Raises:
-            TemplateError: there is no template, it refuses the messages, or it fails.
-            PromptError: the messages are malformed, or too long.
-        """
-        prompt, rest = self._chat(messages, options)
-        return self.stream(prompt, **rest) if stream else self.generate(prompt, **rest)
-
-    async def achat(
-        self,
-        messages: Messages,
-        *,
-        stream: bool = False,
-        **options: Unpack[ChatOptions],
-    ) -> Completion | AsyncStream:
-        """`chat` for coroutines; with `stream`, `async for piece in await model.achat(…)`."""
-        prompt, rest = self._chat(messages, options)
-        return self.astream(prompt, **rest) if stream else await self.agenerate(prompt, **rest)
-
-    def _chat(self, messages: Messages, options: ChatOptions) -> tuple[list[Any], RequestOptions]:
-        """The prompt of messages, and the options of the request."""
-        template, rest = split_template(options)
-        if rest.get("truncate"):
-            messages = self.fitting(messages, **options)
-            rest["truncate"] = False
-        return self.prompts.chat(self.chat_text(messages, **template)), rest  # type: ignore[return-value]
-
-    @reported
-    def fits(self, messages: Messages, **options: Unpack[ChatOptions]) -> bool:
-        """Whether the prompt of messages, images and other items included, leaves space for an
-        answer in the context: `max_tokens`, but at most a quarter of it; none with
-        `context_shift`.
-
-        Args:
-            options: as `chat` takes them.
-
-        Raises:
-            Error: as `chat`, but for messages that are too long.
-        """
-        template, rest = split_template(options)
-        own, _ = self._options(rest)  # type: ignore[arg-type]
-        room = self._room(own.get("max_tokens"), own.get("context_shift", False))
-        rendered, most = self.chat_text(messages, **template), self.engine.context_length - room
-        try:
-            self.prompts.check_length(len(rendered.text), most)  # known without its tokens
-            return len(self.prompts.numbers(self.prompts.chat(rendered))) <= most
-        except PromptTooLong:
-            return False
-
-    @reported
-    def fitting(
-        self, messages: Messages, **options: Unpack[ChatOptions]
-    ) -> Sequence[Mapping[str, Any]]:
-        """The messages without the oldest turns, as few as must go for the rest to fit; see
-        `ggmodel.chat.fitting` and `fits`.
-
-        Raises:
-            Error: as `fits`.
-        """
-        if isinstance(messages, str):
-            return [{"role": "user", "content": messages}]
-        need_list(messages)
-        return fitting(messages, lambda some: self.fits(some, **options))
 
     def _room(self, max_tokens: int | None, context_shift: bool) -> int:
         """Positions of the context that are kept free for an answer."""
@@ -285,62 +245,15 @@ class Answering:
         quarter = self.engine.context_length // 4
         return quarter if max_tokens is None else min(quarter, max_tokens)
 
-    @reported
-    def chat_prompt(self, messages: Messages, **options: Unpack[TemplateOptions]) -> list[Any]:
-        """The prompt that `chat` makes of messages: token ids, or texts with the embeddings of
-        images and other items between them."""
-        rendered = self.chat_text(messages, **options)
-        if not rendered.items:
-            return rendered.ids()
-        return self.prompts.chat(rendered)
-
-    @reported
-    def chat_text(self, messages: Messages, **options: Unpack[TemplateOptions]) -> PromptText:
-        """The text that `chat` makes of messages, and the images and other items in it."""
-        if isinstance(messages, str):
-            messages = [{"role": "user", "content": messages}]
-        return self.prompts.render(self.defaults.begin(messages), **options)
-
-    def reply_format(self, template: str | None = None) -> ReplyFormat:
-        """How the model writes thoughts and calls of functions, by the file.
-
-        Raises:
-            TemplateError: the file declares it in a way that makes no sense.
-        """
-        from ...chat import ReplyFormat
-
-        return ReplyFormat.from_metadata(self.source.metadata, template)
-
-    @reported
-    def parse_reply(
-        self,
-        text: str,
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        template: str | None = None,
-        variables: Mapping[str, Any] | None = None,
-    ) -> Reply:
-        """The content, thoughts and calls of functions in an answer.
-
-        Args:
-            text: what `chat` gave, whose special tokens are read, too; or any text.
-            tools, template, variables: that were given to `chat`; the template may have begun a
-                thought.
-
-        Raises:
-            TemplateError: there is no template, it fails, or the file declares its replies in a way
-                that makes no sense.
-        """
-        form = self.reply_format(template)
-        if isinstance(text, Completion) and form.special:
-            text = self.prompts.vocabulary().decode(text.tokens)
-        ending = self.prompts.ending(template, variables)
-        return form.parse(text, tools, ending)
-
     def _options(self, options: RequestOptions) -> tuple[dict[str, Any], Sampler]:
         """Options of a request and its sampler, of a model that is open and generates."""
         self._check_open()
-        split = split_options(self.defaults.under(options))
+        chosen: Any = {**self.defaults.under(options)}
+        if chosen.get("ignore_eos") is True:
+            ends = dict.fromkeys(self.prompts.vocabulary().eog, -math.inf)
+            chosen["logit_bias"] = {**(chosen.get("logit_bias") or {}), **ends}
+        split = split_options(chosen)
+        split[0].pop("ignore_eos", None)
         if self.model.only_embeds:
             raise Unsupported("this model generates nothing, it only embeds: use embed")
         return split

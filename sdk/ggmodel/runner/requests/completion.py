@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from html import escape
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,6 +16,11 @@ from ...tokenizer import TextStream, Tokenizer
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Event
+
+    import numpy as np
+    from typing_extensions import Self
+
+    from .receipt import Proof, Receipt
 
 FinishReason = Literal["stop", "length"]
 
@@ -54,11 +60,13 @@ class Piece(str):
         token: its id; the last token's for text that was held back until the end.
         logprob: log-probability of the token, where asked for.
         top_logprobs: (token, log-probability) of the likeliest, where asked for.
+        reasoning: more of the model's reasoning, which the text of a chat leaves out.
     """
 
     token: int
     logprob: float | None
     top_logprobs: list[tuple[int, float]] | None
+    reasoning: str = ""
 
     def __new__(
         cls,
@@ -84,8 +92,12 @@ class Completion(str):
         logprobs: log-probability of each token, where asked for, else None.
         top_logprobs: for each token (token, log-probability) of the likeliest, where asked for,
             else None.
+        proof: notes what it was computed from, in deterministic mode; lost when it is pickled.
+        captured: name of a module → float32 [tokens, width], where asked for; likewise.
     """
 
+    proof: Proof | None = None
+    captured: Mapping[str, np.ndarray] | None = None
     tokens: list[int]
     finish_reason: FinishReason
     usage: Usage
@@ -100,7 +112,7 @@ class Completion(str):
         usage: Usage,
         logprobs: list[float] | None = None,
         top_logprobs: list[list[tuple[int, float]]] | None = None,
-    ) -> Completion:
+    ) -> Self:
         completion = super().__new__(cls, text)
         completion.tokens, completion.finish_reason = tokens, finish_reason
         completion.usage = usage
@@ -112,9 +124,29 @@ class Completion(str):
         return str(self), self.tokens, self.finish_reason, self.usage, *options
 
     @property
+    def receipt(self) -> Receipt | None:
+        """Its origin, to be replayed: model, libraries, options, tokens. None unless the model was
+        loaded with `deterministic=True`, and for a prompt with pictures or other items. The first
+        one takes a digest of the model: a second or two a gigabyte."""
+        return None if self.proof is None else self.proof.receipt(self.tokens)
+
+    @property
     def text(self) -> str:
         """The text as a plain `str`."""
         return str(self)
+
+    def _repr_html_(self) -> str:
+        """The text, its end and its speed, as notebooks show them."""
+        usage = self.usage
+        note = (
+            f"{self.finish_reason} · {usage.prompt_tokens} + {usage.completion_tokens} tokens · "
+            f"{usage.tokens_per_second:.1f} tokens/s"
+        )
+        return f"{_paragraph(self)}<small>{note}</small>"
+
+
+def _paragraph(text: str) -> str:
+    return f'<div style="white-space: pre-wrap">{escape(text)}</div>'
 
 
 class AnswerText(TextStream):

@@ -15,16 +15,26 @@ import numpy as np
 from ...concurrency import until_set
 from ...errors import Cancelled, ConfigError, GraphError, TokenizerError
 from ...resources import as_error
+from ..engine.adapters import Strengths
 from ..engine.engine import Engine
-from ..engine.sequences import Lookup
-from ..sampling import Sampler, log_probabilities
+from ..engine.lookup import Lookup
+from ..engine.probes import Probe
+from ..sampling import Sampler, Sampling, log_probabilities
+from ..sampling.selection import most_likely
 from .completion import AHEAD, AnswerText, Completion, Delivery, FinishReason, Piece, Usage
+from .receipt import Proof
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ...tokenizer import Tokenizer
     from .grammar import Grammar
+
+
+def named(adapters: Strengths) -> dict[str, Any]:
+    """The adapters of a request for its receipt, none without."""
+    named = {one.name: [one.digest, strength] for one, strength in adapters}
+    return {"adapters": named} if named else {}
 
 
 class Generation:
@@ -38,14 +48,18 @@ class Generation:
         max_tokens: None goes on to the end of the context.
         logprobs: return the log-probability of each token.
         top_logprobs: return those of this many most likely tokens, too.
+        post_sampling_probs: of the distribution that is drawn from, not of the model's.
         grammar: constrains the text.
         context_shift: when the context is full, drop its older half rather than end.
         num_keep: tokens at the beginning that are never dropped.
         prompt_lookup: draft repetitions of prompt and answer; see `engine.request`.
+        probe: what it captures and changes in the model; None for nothing.
+        adapters: those to compute with.
 
     Attributes:
         done: nothing more will come. failed: because of an error. cancelled: no more is wanted.
         consumer: the thread or task that takes the pieces.
+        slot: the number of the one that it wants; None for any.
         lookup: drafts how the answer goes on; None without prompt lookup.
         ended_by: the token that ended it, which is no part of the text; None for another end.
         stop: the stop string that ended it, or None.
@@ -54,6 +68,10 @@ class Generation:
         drafted, accepted: draft tokens computed, and those that were accepted.
         watches_prefill: see `watch`.
     """
+
+    consumer: object = None
+    slot: int | None = None
+    _error: BaseException | None = None
 
     def __init__(
         self,
@@ -66,18 +84,24 @@ class Generation:
         stop: Iterable[str],
         logprobs: bool = False,
         top_logprobs: int = 0,
+        post_sampling_probs: bool = False,
         grammar: Grammar | None = None,
         context_shift: bool = False,
         num_keep: int = 0,
         prompt_lookup: bool = False,
+        probe: Probe | None = None,
+        adapters: Strengths = (),
     ):
+        changing = {"context_shift": context_shift, "num_keep": num_keep, "grammar": bool(grammar)}
+        self._proof = Proof.of(engine, sampler, prompt, changing | named(adapters), probe)
         if grammar is not None and tokenizer is None:
             raise TokenizerError("a grammar needs a vocabulary, and this file has none")
         if grammar is not None and context_shift and max_tokens is None:
             raise ConfigError("a grammar may have no end: with context_shift it needs max_tokens")
 
         self.prompt, self.context_shift, self.num_keep = prompt, context_shift, num_keep
-        self._engine = engine
+        self._engine, self._tokenizer = engine, tokenizer
+        self.probe, self.adapters = probe, adapters
         constraint = None
         if grammar is not None and tokenizer is not None:
             constraint = grammar.begin(tokenizer)
@@ -92,17 +116,14 @@ class Generation:
             self._text = AnswerText(tokenizer, after, stop)
         kind = engine.model.prompt_item
         self._asked = engine.inputs.tokens(prompt.tolist(), kind) if kind else len(prompt)
-        room = engine.context_length - len(prompt)
-        if context_shift:
-            self._max = math.inf if max_tokens is None else max_tokens
-        else:
-            self._max = room if max_tokens is None else min(max_tokens, room)
+        room = math.inf if context_shift else engine.context_length - len(prompt)
+        self._max = room if max_tokens is None else min(max_tokens, room)
         self._want_logprobs, self._top = logprobs or top_logprobs > 0, top_logprobs
+        drawn = self._sampling.log_probabilities
+        self._likely = drawn if post_sampling_probs else log_probabilities
         self._delivery = Delivery(engine.wake)
-        self._error: BaseException | None = None
         self.tokens: list[int] = []
-        speculates = prompt_lookup and engine.can_rewind
-        self.lookup = Lookup(prompt.tolist()) if speculates else None
+        self.lookup = Lookup(prompt.tolist()) if prompt_lookup else None
         self.reused = self.drafted = self.accepted = 0
         self.logprobs: list[float] = []
         self.top_logprobs: list[Any] = []
@@ -111,7 +132,6 @@ class Generation:
         self.stop: str | None = None
         self.done = self.cancelled = self._taken_all = self.watches_prefill = False
         self._prefills: deque[tuple[int, float]] = deque()
-        self.consumer: object = None
         self._started = self._prompted = self._latest = self.seated = 0.0
 
     # called in the engine's thread
@@ -154,7 +174,7 @@ class Generation:
             return None
         logprob, top = None, None
         if self._want_logprobs:
-            logprob, top = log_probabilities(logits, token, self._top)
+            logprob, top = self._likely(logits, token, self._top)
             self.logprobs.append(logprob)
             self.top_logprobs.append(top)
         self._sampling.accept(token)
@@ -162,6 +182,8 @@ class Generation:
         if self._text is not None:
             text, self.stop = self._text.push(token), self._text.stop
         self.tokens.append(token)
+        if self._proof is not None:
+            self._proof.add(logits)
         if self.lookup is not None:
             self.lookup.push(token)
         self._delivery.put(Piece(text, token, logprob, top))
@@ -170,6 +192,25 @@ class Generation:
         elif len(self.tokens) >= self._max:
             self.finish("length")
         return None if self.done else token
+
+    def foresee(self) -> Callable[[np.ndarray], int | None]:
+        """A function that chooses from logits as `accept` will from equal ones, token by token,
+        without effect on this request; None where the answer ends. A sampler of others, which may
+        have a state that cannot be copied, is taken for a greedy one."""
+        if type(self._sampling) is not Sampling or self._keeps_logits:
+            return most_likely
+        sampling, ends, may_finish = self._sampling.copy(), self._eog, self._may_finish
+
+        def choose(logits: np.ndarray) -> int | None:
+            if may_finish and sampling.finished:
+                return None
+            token = sampling.sample(logits)
+            if token in ends:
+                return None
+            sampling.accept(token)
+            return token
+
+        return choose
 
     def finish(self, reason: FinishReason) -> None:
         """Ends it; text that was held back follows."""
@@ -322,13 +363,24 @@ class Generation:
         self._raise_error()
         return self.completion(pieces)
 
+    @property
+    def ending(self) -> str:
+        """The text of the token that ended it; "" for another end."""
+        if self._tokenizer is None or self.ended_by is None:
+            return ""
+        return self._tokenizer.token_bytes(self.ended_by).decode("utf-8", "replace")
+
     def completion(self, pieces: Iterable[Piece]) -> Completion:
         """The answer whose pieces these are."""
         logprobs = self.logprobs if self._want_logprobs else None
         top = self.top_logprobs if self._top else None
-        return Completion(
+        done = Completion(
             "".join(pieces), self.tokens, self.finish_reason, self.usage, logprobs, top
         )
+        done.proof = self._proof
+        if self.probe is not None and self.probe.captures:
+            done.captured = self.probe.captured
+        return done
 
     @property
     def usage(self) -> Usage:

@@ -96,7 +96,8 @@ class GrammarState:
     """The position of one request's answer in a grammar."""
 
     def __init__(self, matcher: Any, tokenizer: Tokenizer):
-        self._matcher, self._size, self._eog = matcher, tokenizer.size, tokenizer.eog
+        self._matcher, self._tokenizer = matcher, tokenizer
+        self._size, self._eog = tokenizer.size, tokenizer.eog
 
     @property
     def finished(self) -> bool:
@@ -136,6 +137,10 @@ class GrammarState:
         """
         self._matcher.consume_token(token)
         self._check()
+
+    def copy(self) -> GrammarState:
+        """The same position, to be moved on its own."""
+        return GrammarState(self._matcher.deep_copy(), self._tokenizer)
 
     def _check(self) -> None:
         if self._matcher.is_error():

@@ -1,219 +1,52 @@
-"""A loaded model: the methods that users call, embeddings among them."""
+"""A loaded model: the methods that users call."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterable, Mapping
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import ComputeError, ConfigError, PromptError, Unsupported
+from ...errors import ConfigError, PromptError, Unsupported
 from ...gguf_file import TensorSource
-from ...gguf_file.values import KeyValues
-from ...ml import Backend, BackendMemory, Context, Tensor
-from ...model import LoadReport, Model, MultimodalEmbedding, Step
+from ...ml import Backend, BackendMemory
+from ...model import LoadReport, Model, MultimodalEmbedding
 from ...resources import Closing, reported
+from ...storage import atomic_write
 from ..engine.engine import Engine
 from ..engine.memory_plan import EncoderMemory
 from ..engine.scoring import Scoring
+from ..loading.adapters import AdapterPaths
 from ..sampling import log_probability
-from .answering import Answering
+from .adapters import Adapters
+from .chatting import Chatting
+from .embedding import Embedding
 from .prompts import Prompt, Prompts
+from .slot_states import SlotStates
 
 if TYPE_CHECKING:
     from ...tokenizer import Tokenizer
-    from ..engine.graphs import Graphs
     from ..loading.preparation import Devices
-
-Pooling = Literal["mean", "cls", "last", "rank"]
-
-_POOLINGS: tuple[Pooling, ...] = ("mean", "cls", "last", "rank")
-# The values of `pooling_type` in GGUF; 0 is none.
-_BY_NUMBER: dict[int, Pooling] = {0: "mean", 1: "mean", 2: "cls", 3: "last", 4: "rank"}
-
-
-def pooling_of(metadata: Mapping[str, Any], name: str | None) -> Pooling:
-    """The pooling of this name, or else the file's; the mean where it names none.
-
-    Raises:
-        ConfigError: no pooling has that name.
-        Unsupported: the file's pooling is of another kind.
-    """
-    for pooling in _POOLINGS:
-        if name == pooling:
-            return pooling
-    if name is not None:
-        raise ConfigError(f"there is no pooling {name!r}; there is {', '.join(_POOLINGS)}")
-    number = KeyValues(metadata).get("pooling_type", int) or 0
-    if number not in _BY_NUMBER:
-        raise Unsupported(
-            f"the file's pooling_type {number} is unsupported; give pooling= one of "
-            f"{', '.join(_POOLINGS)}"
-        )
-    return _BY_NUMBER[number]
-
-
-def read_texts(prompts: Prompts, texts: Iterable[str | Sequence[int]]) -> list[np.ndarray]:
-    """The token ids of texts, int32 [n] each.
-
-    Raises:
-        PromptError: no list of texts, no texts, or one is empty, too long, or holds an image.
-    """
-    if isinstance(texts, str):
-        raise PromptError("texts is one string; give a list: embed([text])")
-    if not isinstance(texts, Iterable):
-        raise PromptError(f"texts is a list of texts, not {type(texts).__name__}")
-    ids: list[np.ndarray] = []
-    for i, text in enumerate(texts):
-        try:
-            ids.append(prompts.read(text))
-            if (ids[-1] < 0).any():
-                raise PromptError("it holds an image; only texts are embedded")
-        except PromptError as error:
-            raise PromptError(f"text {i}: {error}") from None
-    if not ids:
-        raise PromptError("there are no texts; give at least one")
-    return ids
-
-
-def embed(
-    engine: Engine,
-    texts: Sequence[np.ndarray],
-    pooling: Pooling,
-    segments: Sequence[np.ndarray] | None = None,
-) -> np.ndarray:
-    """One row a text, float32 [texts, width]; [texts, labels] of the head's scores for "rank".
-
-    Texts of similar length share a step, as many as the batch size has room for; a longer text
-    takes several. Each step has a cache of its own, and between two of them requests go on.
-
-    Args:
-        texts: token ids, int32 [n] each, that `Prompts.read` gave.
-        segments: of pairs, the text that each token belongs to, as `Step.segments`.
-
-    Raises:
-        Unsupported: the architecture has no embeddings.
-        PromptError: a text has to be computed at once and does not fit the batch size.
-        ComputeError: the model's hidden states are not finite.
-    """
-    if engine.single_step:
-        for i, text in enumerate(texts):
-            if len(text) > engine.batch_size:
-                raise PromptError(
-                    f"text {i} has {len(text)} tokens, the batch {engine.batch_size}; this model "
-                    "reads a text at once: load it with a larger batch_size, or shorten the text"
-                )
-    rows: dict[int, np.ndarray] = {}
-    rest = sorted(range(len(texts)), key=lambda i: len(texts[i]), reverse=True)
-    while rest:
-        longest = len(texts[rest[0]])
-        count = max(1, engine.batch_size // longest)
-        together, rest = rest[:count], rest[count:]
-        pairs = None if segments is None else [segments[i] for i in together]
-        chosen = {i: texts[i] for i in together}
-        rows |= engine.call(partial(_embed, engine, chosen, pooling, pairs))
-    return np.stack([rows[i] for i in range(len(texts))])
-
-
-def _embed(
-    engine: Engine,
-    texts: Mapping[int, np.ndarray],
-    pooling: Pooling,
-    segments: Sequence[np.ndarray] | None,
-) -> dict[int, np.ndarray]:
-    """Rows float32 [width] of texts that are computed together, by number; in the engine's
-    thread."""
-    longest = max(len(text) for text in texts.values())
-    ranks = pooling == "rank"
-    if ranks:
-        pooling = _BY_NUMBER[getattr(engine.model.config, "head_pools", 2)]
-    with Scoring(engine).graphs(engine.model.states, len(texts), longest) as graphs:
-        pooled = _pool(engine, graphs, list(texts.values()), pooling, segments)
-    for i, row in zip(texts, pooled, strict=True):
-        if not np.isfinite(row).all():
-            raise ComputeError(f"the model's hidden states of text {i} are not finite")
-    last = engine.model.class_scores if ranks else engine.model.embeddings
-    return dict(zip(texts, _project(engine, pooled, last), strict=True))
-
-
-def _pool(
-    engine: Engine,
-    graphs: Graphs,
-    texts: Sequence[np.ndarray],
-    pooling: Pooling,
-    segments: Sequence[np.ndarray] | None,
-) -> np.ndarray:
-    """Pooled hidden states, float32 [texts, width]. Several texts fit a step together."""
-    sums: np.ndarray | None = None
-    counts = np.zeros((len(texts), 1))
-    last = np.array([len(text) - 1 for text in texts])
-    for start in range(0, int(last.max()) + 1, engine.batch_size):
-        pieces = [text[start : start + engine.batch_size] for text in texts]
-        sequences = np.repeat(np.arange(len(texts), dtype=np.int32), [len(p) for p in pieces])
-        positions = np.concatenate([np.arange(len(p), dtype=np.int32) for p in pieces]) + start
-        selected = {
-            "mean": positions >= 0,
-            "cls": positions == 0,
-            "last": positions == last[sequences],
-        }
-        outputs = np.flatnonzero(selected[pooling]).astype(np.int32)
-        tokens = np.concatenate(pieces)
-        step = Step(tokens, positions, sequences, outputs)
-        if segments is not None:
-            step.segments = np.concatenate([s[start : start + engine.batch_size] for s in segments])
-        if graphs.histories is not None:
-            step.components = graphs.histories.components(tokens, positions, sequences)
-        graphs.cache.start_forward(step)
-        states = graphs.run(step)
-        if sums is None:
-            sums = np.zeros((len(texts), states.shape[1]))
-        np.add.at(sums, sequences[outputs], states)
-        np.add.at(counts, sequences[outputs], 1)
-    assert sums is not None
-    return (sums / counts).astype(np.float32)
-
-
-def _project(
-    engine: Engine, pooled: np.ndarray, last: Callable[[Context, Tensor], Tensor]
-) -> np.ndarray:
-    """Pooled rows after the architecture's last layers, float32 [texts, width]."""
-    with engine.backend.new_context() as ctx, ctx.trace():
-        before = ctx.input().from_floats(pooled)
-        after = last(ctx, before)
-        if after is before:
-            return pooled
-        ctx.compute(after)
-        return after.numpy().reshape(len(pooled), -1)
-
-
-def normalized(rows: np.ndarray) -> np.ndarray:
-    """Rows of length 1, float32 [n, width]; those that are zero stay so."""
-    lengths = np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
-    return (rows / np.where(lengths > 0, lengths, 1)).astype(np.float32)
-
-
-def probabilities(scores: np.ndarray) -> np.ndarray:
-    """Scores of labels [n, labels] as probabilities, float32: a softmax, or a sigmoid of one."""
-    if scores.shape[1] == 1:
-        scores = np.concatenate([np.zeros_like(scores), scores], axis=1)
-        return probabilities(scores)[:, 1:]
-    powers = np.exp(scores.astype(np.float64) - scores.max(axis=1, keepdims=True))
-    return (powers / powers.sum(axis=1, keepdims=True)).astype(np.float32)
-
 
 _CLOSE_SECONDS = 0.3  # seconds that closing waits for a step in another process
 
 
-class LoadedModel(Answering, Closing):
+class LoadedModel(Chatting, Embedding, Closing):
     """A model ready to run; made by `ggmodel.load`, a context manager.
 
     Attributes:
         model: the architecture with its tensors.
         report: which tensor filled which field.
         tokenizer: None if the file has no vocabulary.
+        draft: the draft model, which this one closes; None without.
+        adapters: LoRA and DoRA adapters, by name; see `Adapters`.
+        slots: the states of its slots as bytes; see `save_state`.
     """
+
+    draft: LoadedModel | None = None
 
     def __init__(
         self,
@@ -229,9 +62,20 @@ class LoadedModel(Answering, Closing):
         self.backend, self.model = backend, model
         self.report, self.tokenizer, self.engine = report, tokenizer, engine
         self.prompts = Prompts(engine, tokenizer, source)
+        self.adapters = Adapters(engine, source)
+        self.slots = SlotStates(engine, source)
 
     def __repr__(self) -> str:
-        return described(self)
+        return f"<LoadedModel {self.source.name}: {', '.join(_facts(self).values())}>"
+
+    def _repr_html_(self) -> str:
+        """The model as notebooks show it."""
+        rows = {"model": self.source.name, **_facts(self)}
+        cells = (
+            f'<tr><th style="text-align: left">{name}</th><td>{escape(text)}</td></tr>'
+            for name, text in rows.items()
+        )
+        return f"<table>{''.join(cells)}</table>"
 
     @property
     def context_length(self) -> int:
@@ -265,17 +109,21 @@ class LoadedModel(Answering, Closing):
         return len(self.prompts.numbers(prompt))
 
     @reported
-    def logits(self, prompt: Prompt) -> np.ndarray:
+    def logits(self, prompt: Prompt, *, adapters: AdapterPaths = None) -> np.ndarray:
         """Logits after every input of the prompt, float32 [n, vocabulary].
 
         The prompt is computed in a cache of its own: it reads and leaves no state. A list of
         `Input` is taken as it is: placeholders around an embedding are up to the caller.
 
+        Args:
+            adapters: see `RequestOptions`.
+
         Raises:
             PromptError: empty, too long, or a token id out of range.
         """
         self._check_open()
-        return Scoring(self.engine).all_logits(self.prompts.read(prompt))
+        chosen = Scoring(self.engine, self.adapters.chosen(adapters))
+        return chosen.all_logits(self.prompts.read(prompt), self.probe())
 
     @reported
     def score(self, prompt: Prompt) -> np.ndarray:
@@ -300,101 +148,8 @@ class LoadedModel(Answering, Closing):
             for row, token in zip(rows, ids[len(scores) + 1 :].tolist(), strict=False):
                 scores.append(log_probability(row, token))
 
-        Scoring(self.engine).each_logits(ids, take)
+        Scoring(self.engine).each_logits(ids, take, probe=self.probe())
         return np.array(scores, np.float32)
-
-    @reported
-    def embed(
-        self,
-        texts: Sequence[str | Sequence[int]],
-        *,
-        pooling: Pooling | None = None,
-        normalize: bool = False,
-    ) -> np.ndarray:
-        """One row of numbers a text, float32 [n, width]: similar texts have similar rows.
-
-        The hidden states after the last norm, pooled. Texts are computed together, in a cache of
-        their own: they read and leave no state.
-
-        Args:
-            texts: a list of texts, or of token ids each.
-            pooling: "mean" of all tokens, "cls" (the first) or "last"; None takes the file's
-                (`pooling_type`), else the mean. "rank" gives the scores of a head for whole texts,
-                float32 [n, labels], of which `classify` and `rerank` make more.
-            normalize: make rows of length 1; zero rows stay zero.
-
-        Raises:
-            PromptError: no texts, or one is empty, too long, or has a token id out of range.
-            ConfigError: no pooling has that name.
-            Unsupported: the architecture has no embeddings.
-            ComputeError: the model's hidden states are not finite.
-        """
-        self._check_open()
-        if self.model.prompt_item:
-            raise Unsupported(
-                f"{self.model.architecture}: embeddings are those of an encoder alone; convert its "
-                "checkpoint as such (T5EncoderModel)"
-            )
-        chosen = pooling_of(self.source.metadata, pooling)
-        rows = embed(self.engine, read_texts(self.prompts, texts), chosen)
-        return normalized(rows) if normalize else rows
-
-    @property
-    def labels(self) -> list[str]:
-        """The labels of the head for whole texts, in order of its scores; none without a head."""
-        return list(getattr(self.model.config, "labels", None) or ())
-
-    @property
-    def ranks(self) -> bool:
-        """Whether it has a head for whole texts, of one label or two: `rerank` works."""
-        head = getattr(self.model, "classifier", None)
-        return head is not None and head.labels <= 2
-
-    @reported
-    def classify(self, texts: Sequence[str | Sequence[int]]) -> np.ndarray:
-        """The probability of each of `labels`, float32 [n, labels], by the model's head for whole
-        texts: a softmax over labels, a sigmoid where there is one.
-
-        Args:
-            texts: as for `embed`.
-
-        Raises:
-            Unsupported: the file has no such head.
-            PromptError, ComputeError: as for `embed`.
-        """
-        return probabilities(self.embed(texts, pooling="rank"))
-
-    @reported
-    def rerank(
-        self, query: str, documents: Sequence[str], *, normalize: bool = False
-    ) -> np.ndarray:
-        """How well each document answers a query, float32 [n], in the order of the documents: the
-        larger, the better. Query and document are one text of two parts, as the model's tokenizer
-        joins them.
-
-        Args:
-            normalize: give probabilities from 0 to 1, a sigmoid of the scores.
-
-        Raises:
-            Unsupported: the file has no head that ranks, or one of more than two labels. The score
-                of a head with two is what the second has more than the first.
-            PromptError: no documents, or one is too long with the query.
-            ComputeError: the model's hidden states are not finite.
-        """
-        self._check_open()
-        if isinstance(documents, str) or not documents:
-            raise PromptError("documents is a list of texts, of one at least")
-        encode = self.prompts.vocabulary().encode_pair
-        pairs = [encode(query, document) for document in documents]
-        ids = read_texts(self.prompts, [ids for ids, _ in pairs])
-        rows = embed(self.engine, ids, "rank", [np.array(s, np.int32) for _, s in pairs])
-        if rows.shape[1] > 2:
-            raise Unsupported(
-                f"the head has {rows.shape[1]} labels ({', '.join(self.labels)}), and no score of "
-                "a document; use classify"
-            )
-        scores = rows[:, -1] if rows.shape[1] == 1 else rows[:, 1] - rows[:, 0]
-        return probabilities(scores[:, None])[:, 0] if normalize else scores
 
     @reported
     def encode_media(self, kind: str, item: Any, /, **data: Any) -> list[MultimodalEmbedding]:
@@ -431,6 +186,70 @@ class LoadedModel(Answering, Closing):
         self._check_open()
         return self.engine.images.encode_media(kind, item, data)
 
+    @reported
+    def save_state(self, path: str | Path, *, slot: int | None = None) -> int:
+        """Writes what a slot holds, its tokens with keys, values and states of all layers, to a
+        file for `load_state`. Prefixes on disk (`prefix_store`) need no such calls.
+
+        Args:
+            slot: its number, from 0 to `parallel` − 1; None is the one used last.
+
+        Returns:
+            The number of its tokens.
+
+        Raises:
+            ConfigError: there is no such slot. Busy: it serves a request.
+            Unsupported: it holds nothing, or what cannot be saved: pictures and other items, a
+                context that was shifted, results of adapters and patches, values without flash
+                attention.
+            WriteError: the file cannot be written.
+        """
+        self._check_open()
+        count, data = self.slots.save(slot)
+        with atomic_write(path) as file:
+            file.writelines(data)
+        return count
+
+    @reported
+    def load_state(self, path: str | Path, *, slot: int | None = None) -> int:
+        """Has a slot hold what `save_state` wrote, with the same bits: prompts that begin with its
+        tokens go on from there.
+
+        Args:
+            slot: its number; None is the one used last.
+
+        Returns:
+            The number of its tokens.
+
+        Raises:
+            ConfigError: the file cannot be read, or is of another model, `kv_type` or a longer
+                context; there is no such slot. Busy: it serves a request.
+            FormatError: the file is damaged, or no state.
+            KvCacheFull: the state does not fit.
+        """
+        self._check_open()
+        try:
+            data = Path(path).read_bytes()
+        except OSError as error:
+            raise ConfigError(f"cannot read the state {path}: {error.strerror}") from error
+        return self.slots.load(data, slot, str(path))
+
+    @reported
+    def erase_state(self, *, slot: int | None = None) -> int:
+        """Has a slot forget all that it holds.
+
+        Args:
+            slot: its number; None is the one used last.
+
+        Returns:
+            The number of its tokens.
+
+        Raises:
+            ConfigError: there is no such slot. Busy: it serves a request.
+        """
+        self._check_open()
+        return self.slots.erase(slot)
+
     def close(self) -> None:
         """Frees everything; idempotent. A forked child leaves that to its parent."""
         if self.engine.forked:
@@ -440,10 +259,12 @@ class LoadedModel(Answering, Closing):
             self.engine.close()
         self.backend.close()
         self.devices.close()
+        if self.draft is not None:
+            self.draft.close()
 
 
-def described(model: LoadedModel) -> str:
-    """Architecture, size, type, devices and context of a model, in one line."""
+def _facts(model: LoadedModel) -> dict[str, str]:
+    """Architecture, size, type, devices and context of a model."""
     by_type: Counter[str] = Counter()
     for info in model.source.tensors.values():
         by_type[info.dtype.name] += info.nbytes
@@ -453,8 +274,11 @@ def described(model: LoadedModel) -> str:
     if not model.backend.closed:
         memory = model.memory
         where = "on " + ", ".join(d.name for d in (*memory.gpus, memory.cpu) if d.size())
-    return (
-        f"<LoadedModel {model.source.name}: {model.report.architecture}, "
-        f"{parameters / 1e6:,.1f} million parameters, {main}, {by_type.total() / 2**20:,.1f} MiB, "
-        f"{where}, context {model.context_length:,}>"
-    )
+    return {
+        "architecture": model.report.architecture,
+        "size": f"{parameters / 1e6:,.1f} million parameters",
+        "type": main,
+        "memory of the weights": f"{by_type.total() / 2**20:,.1f} MiB",
+        "devices": where,
+        "context": f"context {model.context_length:,}",
+    }

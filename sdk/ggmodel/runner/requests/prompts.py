@@ -264,7 +264,7 @@ class Prompts:
         """
         return self.engine.images.modality(kind).marker
 
-    def _template(self, template: str | None) -> ChatTemplate:
+    def template(self, template: str | None = None) -> ChatTemplate:
         """The file's chat template, or another one; see `ChatTemplate.from_metadata`."""
         if template is None:
             return self._default_template
@@ -292,7 +292,7 @@ class Prompts:
         """
         _check_variables(variables)
         self.vocabulary()
-        chosen = self._template(template)
+        chosen = self.template(template)
         messages, items = take_items(messages)
         markers = {kind: self.marker(kind) for kind, _ in items}
         options = {"tools": tools, **(variables or {}), "continues": continues}
@@ -317,7 +317,7 @@ class Prompts:
     def ending(self, template: str | None, variables: Mapping[str, Any] | None) -> str:
         """The end of a chat's prompt, which may have begun the answer."""
         _check_variables(variables)
-        chosen = self._template(template)
+        chosen = self.template(template)
         return chosen.render([{"role": "user", "content": "?"}], **(variables or {}))
 
     def with_items(self, prompt: Prompt, lists: Mapping[str, Iterable[Any]]) -> Prompt:

@@ -1,13 +1,14 @@
 """Sampling: options, the state of one request, and log-probabilities of tokens.
 
 Log-probabilities come from the model's own logits, before penalties, bias and temperature, as those
-of llama.cpp's server do unless it is asked for `post_sampling_probs`.
+of llama.cpp's server do; with `post_sampling_probs` those of the distribution that is drawn from.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from functools import cached_property
 from inspect import signature
 from typing import Any, Protocol
@@ -57,6 +58,10 @@ class Constraint(Protocol):
 
     def accept(self, token: int) -> None:
         """Notes that the token, which is allowed, came."""
+        ...
+
+    def copy(self) -> Constraint:
+        """The same rule at the same place, for tokens that may not come."""
         ...
 
 
@@ -323,6 +328,31 @@ class Sampling:
             if before is not None:
                 random.bit_generator.state = before
             raise
+
+    def copy(self) -> Sampling:
+        """One that samples as this one will: with equal random numbers, history and constraint."""
+        constraint = None if self._constraint is None else self._constraint.copy()
+        copied = Sampling(self.sampler, constraint=constraint)
+        copied.history = list(self.history)
+        if self.sampler.temperature > 0:
+            vars(copied)["_random"] = deepcopy(self._random)
+        return copied
+
+    def log_probabilities(
+        self, logits: np.ndarray, token: int, top: int = 0
+    ) -> tuple[float, list[tuple[int, float]]]:
+        """As the function `log_probabilities`, of the distribution that `sample` drew the token
+        from; call it before `accept`. A sampler with another `draw` has `Sampler`'s."""
+        logits = self.sampler.adjust(logits, self.history)
+        ids, probabilities = self.sampler.distribution(logits)
+        if self._constraint is not None and token not in ids:
+            allowed = self._constraint.mask(len(logits))
+            ids, probabilities = self.sampler.distribution(
+                np.where(allowed, logits, np.float32(-np.inf))
+            )
+        with np.errstate(divide="ignore"):
+            likely = dict(zip(ids.tolist(), np.log(probabilities).tolist(), strict=True))
+        return likely.get(token, -math.inf), list(likely.items())[:top]
 
     def accept(self, token: int) -> None:
         """Notes that the token was taken."""

@@ -278,7 +278,12 @@ class Loading:
     options: Mapping[str, Any]
 
     def load(self, source: MemorySource, **options: Any) -> LoadedModel:
-        model = load(source, models=self.models, **{**self.options, **options})
+        given: dict[str, Any] = {**self.options, **options}
+        if given.get("backend") == "reference":  # float64 needs no order
+            given.pop("deterministic", None)
+        elif given.get("deterministic"):
+            given["flash_attention"] = "on"
+        model = load(source, models=self.models, **given)
         # Lets it find special tokens by name.
         special = getattr(self.cases.module, "SPECIAL", None)
         if special is not None:

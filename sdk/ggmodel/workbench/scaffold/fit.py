@@ -210,9 +210,14 @@ class Fit:
         misfits = unread + len(keys.missing) + len(keys.failed)
         corrected = len(self.translation.corrections)
         head = "head" in module_fields(self.cls)
-        needless = len(key_fields(config_class(self.cls)))  # of two alike the simpler one
+        # The simpler one of two alike; heads for whole texts make neither less simple.
+        tags = (tag for _, tag, *_ in key_fields(config_class(self.cls)))
+        needless = sum(not tag.names[0].startswith(_HEADS) for tag in tags)
         more_than = -self.blocks - misfits, more, -corrected, head, default, -needless
         return usual, self.named, *more_than
+
+
+_HEADS = ("pooling_type", "classifier.")
 
 
 def best_fit(
