@@ -36,6 +36,7 @@ RELEASE := .cache/release
 # These files mark a finished build of that version.
 NATIVE := $(PREFIX)/built-$(NEWEST)
 PEER   := .cache/peer/built-$(NEWEST)
+IK     := .cache/ik/built-$(NEWEST)
 # The ggml that a wheel brings, and the folder of the wheel.
 BUNDLE := .cache/ggml-wheel/built-$(NEWEST)
 WHEEL  := .cache/wheel
@@ -45,7 +46,10 @@ LLAMA_BENCH ?= $(if $(wildcard $(PEER)),.cache/peer/bin)
 
 # Sources of the compiled binding; installing again compiles it again.
 BINDING := setup.py native/build.py native/guards.py native/headers.py native/install.py native/shim.c \
-    native/products.c native/kernels.h native/row_by_row.h native/unpackers.h \
+    native/products.c native/families.c native/codebooks.c native/avx512.c native/avx2.c native/neon.c \
+    native/products.h native/formats.h native/floats.h native/unpackers.h native/codebooks.h native/kernels.h \
+    native/row_by_row.h native/plain.h native/plain_unpackers.h native/plain_codebooks.h native/plain_kernels.h \
+    native/ordered.c native/attention.c native/attention_tiles.h native/attention_vectors.h \
     sdk/ggmodel/platforms/machine.py
 
 # All that a wheel is made of.
@@ -58,7 +62,7 @@ WHEELED := $(addprefix tests/,wheel native/test_binding.py native/test_guards.py
     ml/test_ops.py golden/test_text.py::test_greedy_tokens golden/test_stories.py)
 
 # What is tested on an emulated processor: the binding, all ops, the tokens of an embedded model.
-EMULATED := $(addprefix tests/,native/test_binding.py native/test_guards.py ml/test_ops.py \
+EMULATED := $(addprefix tests/,native/test_binding.py native/test_guards.py ml/test_ops.py ml/test_products.py \
     golden/test_stories.py::test_tokens golden/test_stories.py::test_greedy_continuation)
 
 # The tests that notice most mistakes soonest: file format, text, ops, declarations, caches,
@@ -88,8 +92,9 @@ help:            ## print this list
 	@sed -n 's/^\([a-z0-9-]*:\).*## /  make \1 /p' Makefile
 
 demo: $(VENV)/installed  ## let the embedded models tell a story, and say what they see and hear
-	@$(BIN)/ggmodel run examples/assets/stories.gguf "Once upon a time" --temperature 0.7 --seed 3
+	@$(BIN)/ggmodel run examples/assets/stories.gguf "Once upon a time" --raw --temperature 0.7 --seed 3
 	@echo
+	@echo "what is in the picture?"
 	@$(BIN)/ggmodel run examples/assets/shapes.gguf "what is in the picture?" \
 	    --image examples/assets/scene.png --temperature 0
 	@echo
@@ -225,7 +230,7 @@ wheel: $(WHEEL)/built  ## build a wheel that brings the newest ggml, for every p
 	@mkdir -p dist
 	@cp -v $(WHEEL)/*.whl dist
 
-peer: $(PEER)    ## build llama.cpp's benchmarks and server, to compare with
+peer: $(PEER) $(if $(IK_SOURCE),$(IK))  ## build llama.cpp's benchmarks and server, to compare with; IK_SOURCE=FOLDER: ik_llama.cpp's, too
 
 ifeq ($(LLAMA_BENCH),)
 bench:
@@ -376,3 +381,7 @@ $(WHEEL)/environment/installed: $(WHEEL)/built
 $(PEER): | $(VENV)/builder
 	@echo "building llama.cpp's benchmarks into .cache/peer (six minutes on two cores)"
 	@$(BIN)/python tools/newest.py peer .cache/peer
+
+$(IK): | $(VENV)/builder
+	@echo "building ik_llama.cpp's benchmarks into .cache/ik (twenty minutes on two cores)"
+	@$(BIN)/python tools/newest.py ik .cache/ik

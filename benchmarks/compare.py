@@ -3,9 +3,9 @@
     python benchmarks/compare.py --peer FOLDER --models FOLDER [--ggml PREFIX] [--output FILE.md]
     python benchmarks/compare.py --peer FOLDER --models FOLDER --quick
 
-FOLDER of --peer has llama-bench, llama-batched-bench and llama-completion; --quick needs only the
-first. FOLDER of --models gets missing files, of random weights. A pair measures a group of rows at
-once:
+FOLDER of --peer has llama-bench, llama-batched-bench and llama-completion, of llama.cpp or of
+ik_llama.cpp; --quick needs only the first. FOLDER of --models gets missing files, of random
+weights. A pair measures a group of rows at once:
 
     speed      a prompt of 512 tokens, decoding 64
     prompt     a prompt of 2,048 tokens
@@ -247,7 +247,7 @@ def show(results: Results, keys: list[str], options: argparse.Namespace, same: b
             "command": f"`python benchmarks/compare.py {said(options.said)}`",
             "date": datetime.date.today().isoformat(),
         }
-        marker = "compare, same ggml" if same else "compare, other ggml"
+        marker = options.marker or ("compare, same ggml" if same else "compare, other ggml")
         write_between(options.output, marker, markdown(list(rows_of(results.pairs)), about))
 
 
@@ -282,6 +282,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--results", type=Path, default=Path(".cache/compare.json"))
     parser.add_argument("--again", action="store_true", help="measure these rows anew")
     parser.add_argument("--output", type=Path, metavar="FILE.md")
+    parser.add_argument("--marker", help="the table's name in that file")
     options = parser.parse_args(arguments)
     defaults = QUICK if options.quick else {"files": FILES, "groups": GROUPS, "pairs": 10}
     options.files = options.files or defaults["files"]

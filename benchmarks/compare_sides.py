@@ -267,7 +267,7 @@ class Ours(Side):
         return self._bench(file, "-p", "0", "-n", str(tokens), "-d", str(depth), *many)
 
     def once(self, file: Path, *more: str) -> Ran:
-        options = (PROMPT, "--max-tokens", "1", "--temperature", "0")
+        options = (PROMPT, "--raw", "--max-tokens", "1", "--temperature", "0")
         context = ("--context-length", str(CONTEXT))
         return self.run([*self._ggmodel("run", file), *options, *context, *more], watch=True)
 

@@ -1,10 +1,13 @@
-"""Speculative decoding with draft tokens from the prompt (`prompt_lookup`), and plain decoding.
+"""Speculative decoding, and plain decoding.
 
     python benchmarks/speculation.py [FILE.gguf [TOKENS [PAIRS]]]
+    python benchmarks/speculation.py FILE.gguf [TOKENS [PAIRS]] --draft DRAFT.gguf
+    python benchmarks/speculation.py FILE.gguf [TOKENS [PAIRS]] --draft own
 
-Without a file, on a llama of 135 million random parameters in Q8_0. Answers are dictated, so any
-model will do: its logits are computed and sampled as usual, then the next word of the answer is
-taken instead. Texts have TOKENS words (300) from docs/, a token each:
+The first form drafts tokens from the prompt (`prompt_lookup`). Without a file it runs on a llama of
+135 million random parameters in Q8_0. Answers are dictated, so any model will do: its logits are
+computed and sampled as usual, then the next word of the answer is taken instead. Texts have TOKENS
+words (300) from docs/, a token each:
 
     copied     the answer is the prompt
     edited     every 40th word is another one
@@ -13,24 +16,30 @@ taken instead. Texts have TOKENS words (300) from docs/, a token each:
 
 Results are medians of PAIRS (5) of both ways, in turn. The cost of a batch is in units of a single
 token's; the best gain is its size divided by its cost.
+
+The others draft by a smaller model, or by the model's own head, and let the model go on with three
+beginnings as it wants to, greedily and at a temperature of 0.8. They also compare the processor
+time that both ways took, which other programs on the machine hardly change. `--length N` drafts N
+tokens each time, whether that pays or not, for the acceptance rate.
 """
 
 from __future__ import annotations
 
+import argparse
 import re
-import sys
 import tempfile
 import time
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import ggmodel
 from ggmodel.runner import Sampler, Usage
-from ggmodel.runner.engine.scheduler import SIZES
 from ggmodel.runner.engine.scoring import Scoring
+from ggmodel.runner.engine.speculation import SIZES
 from ggmodel.runner.sampling import Sampling
 
 DOCUMENTS = Path(__file__).parents[1] / "docs"
@@ -80,7 +89,7 @@ def texts(count: int) -> dict[str, tuple[list[int], list[int]]]:
     }
 
 
-def main(file: str | None = None, tokens: str = "300", pairs: str = "5") -> None:
+def main(file: str | None, tokens: int, pairs: int) -> None:
     if file is None:
         from make_model import SHAPES, make
 
@@ -89,13 +98,13 @@ def main(file: str | None = None, tokens: str = "300", pairs: str = "5") -> None
             make(made, "smollm-135m", SHAPES["smollm-135m"], "q8_0")
             main(str(made), tokens, pairs)
         return
-    documents = texts(int(tokens))
+    documents = texts(tokens)
     longest = max(len(prompt) + len(answer) for prompt, answer in documents.values())
     with ggmodel.load(file, context_length=longest + SIZES[-1], gpu_layers=0) as model:
         for name, (prompt, answer) in documents.items():
             size = model.engine.vocabulary
             ids = [n % size for n in prompt], [n % size for n in answer]
-            print(f"{Path(file).name}, {name}: {compared(model, *ids, int(pairs))}")
+            print(f"{Path(file).name}, {name}: {compared(model, *ids, pairs)}")
         print(f"cost of a batch: {costs(model, longest)}")
 
 
@@ -150,5 +159,92 @@ def costs(model: ggmodel.LoadedModel, depth: int, rounds: int = 5) -> str:
     return f"{listed}; at best {best / ratios[best]:.2f} times as fast"
 
 
+BEGINNINGS = (
+    "Once upon a time there was a little fox named Pip who lived at the edge of a forest.",
+    "One windy afternoon, a brave penguin named Oscar was on the way home.",
+    "There once was a clever dragon called Luna who lived in a cave by the sea.",
+)
+
+
+def drafted(file: str, draft: str, tokens: int, pairs: int, length: int) -> None:
+    """Prints the speed with a draft model beside that without.
+
+    Args:
+        length: of all drafts; 0 leaves it to the measurements.
+    """
+    options: dict[str, Any] = {"context_length": tokens + 64, "gpu_layers": 0}
+    names = Path(file).name, draft if draft == "own" else Path(draft).name
+    with (
+        ggmodel.load(file, **options) as plain,
+        ggmodel.load(file, draft=draft, **options) as model,
+    ):
+        if length:
+            force(model, length)
+        size = plain.engine.vocabulary
+        prompts = [
+            plain.tokenize(text) if plain.tokenizer else [n % size for n in text.encode()]
+            for text in BEGINNINGS
+        ]
+        for temperature in (0.0, 0.8):
+            ways = [partial(continued, one, prompts, tokens, temperature) for one in (plain, model)]
+            for way in ways:
+                way()
+            rounds = [[way() for way in ways] for _ in range(pairs)]
+            clock, processor = (
+                sorted(a[part] / b[part] for a, b in rounds) for part in ("seconds", "processor")
+            )
+            last = rounds[-1][1]
+            rate = last["accepted"] / max(1, last["drafted"])
+            print(
+                f"{names[0]}, drafts by {names[1]}{f' of {length}' * bool(length)}, "
+                f"temperature {temperature}: "
+                f"{last['drafted']} draft tokens for {last['tokens']} tokens, {rate:.2f} accepted; "
+                f"speed {np.median(clock):.2f} ({clock[0]:.2f} to {clock[-1]:.2f}), by processor "
+                f"time {np.median(processor):.2f} ({processor[0]:.2f} to {processor[-1]:.2f})"
+            )
+
+
+def force(model: ggmodel.LoadedModel, length: int) -> None:
+    """Has every draft be of one length, whether it pays or not."""
+    speculation = model.engine.speculation
+    _, drafter = speculation.drafters
+
+    def lengths(ready: list[Any]) -> dict[Any, dict[Any, int]]:
+        if not speculation.costs.measured(len(ready)):
+            return {}
+        able = [one for one in ready if one.request and drafter.chances(one) is not None]
+        most = {one: min(length, one.request.left - 1) for one in able}
+        return {drafter: {one: n for one, n in most.items() if n > 0}}
+
+    speculation._lengths = lengths  # type: ignore[method-assign]
+
+
+def continued(
+    model: ggmodel.LoadedModel, prompts: list[list[int]], tokens: int, temperature: float
+) -> dict[str, float]:
+    """Seconds and processor time of all answers, without prefill, and counts of their drafts."""
+    began, total = time.process_time(), dict[str, float]()
+    total |= dict.fromkeys(("seconds", "tokens", "drafted", "accepted"), 0)
+    for seed, prompt in enumerate(prompts):
+        options: dict[str, Any] = {"temperature": temperature, "seed": seed, "max_tokens": tokens}
+        usage = model.generate(prompt, **options).usage
+        total["seconds"] += usage.decode_seconds / max(1, usage.completion_tokens)
+        total["tokens"] += usage.completion_tokens
+        total["drafted"] += usage.drafted
+        total["accepted"] += usage.accepted
+    total["processor"] = (time.process_time() - began) / total["tokens"]
+    return total
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", nargs="?")
+    parser.add_argument("tokens", nargs="?", type=int, default=300)
+    parser.add_argument("pairs", nargs="?", type=int, default=5)
+    parser.add_argument("--draft", metavar="MODEL")
+    parser.add_argument("--length", type=int, default=0, help="of all drafts; default: as it pays")
+    args = parser.parse_args()
+    if args.draft is None:
+        main(args.file, args.tokens, args.pairs)
+    else:
+        drafted(args.file, args.draft, args.tokens, args.pairs, args.length)

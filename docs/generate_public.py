@@ -233,7 +233,8 @@ def _function(name: str, function: Any) -> dict[str, str]:
 
 def _parameters(name: str, function: Any) -> dict[str, str]:
     found = {}
-    for p in inspect.signature(function).parameters.values():
+    signature = getattr(function, "as_written", None) or inspect.signature(function)
+    for p in signature.parameters.values():
         if p.name not in ("self", "cls"):
             stars = {p.VAR_POSITIONAL: "*", p.VAR_KEYWORD: "**"}.get(p.kind, "")
             text = _typed(p.annotation, p.default, p.empty)

@@ -32,7 +32,14 @@ from ggmodel.model import (
     operations,
 )
 from ggmodel.model.multimodal import Span
-from ggmodel.runner.options import LoadOptions, RequestOptions, TemplateOptions
+from ggmodel.runner.options import LoadOptions
+from ggmodel.runner.request_options import (
+    CallOptions,
+    ReplyOptions,
+    RequestOptions,
+    TemplateOptions,
+    TextOptions,
+)
 from ggmodel.runner.requests.generation import Generation
 
 PATH = Path(__file__).with_name("reference.md")
@@ -59,6 +66,7 @@ off.
 OF_TEMPLATES = (
     "\n`chat` takes these as well, for the template that makes a prompt of its messages.\n"
 )
+OF_REPLIES = "\nAnd these for the form of its reply.\n"
 OF_BATCHES = """
 A `forward` gets a `Batch`. The functions that it passes to `batch.feed` get the `Step` behind it,
 the same as host arrays, before each run of the graph.
@@ -194,7 +202,9 @@ def document() -> str:
         options_of(RequestOptions, requests, RequestOptions, ggmodel.Sampler),
         "\n## Chat templates",
         OF_TEMPLATES,
-        options_of(TemplateOptions, {}, TemplateOptions),
+        options_of(TemplateOptions, {}, TextOptions, TemplateOptions),
+        OF_REPLIES,
+        options_of(ReplyOptions, {}, CallOptions, ReplyOptions),
         "\n## Limits",
         OF_LIMITS,
         options_of(Limits, {f.name: f.default for f in dataclasses.fields(Limits)}, Limits),

@@ -2,6 +2,7 @@
 
     python newest.py ggml FOLDER    headers and shared libraries, with RPC, for GGMODEL_GGML
     python newest.py peer FOLDER    llama.cpp's own programs, in FOLDER/bin, to compare with
+    python newest.py ik FOLDER      ik_llama.cpp's, of the source that IK_SOURCE names
 
 The source is downloaded once, beside FOLDER; GGMODEL_PEERS may name an unpacked package instead.
 CMAKE_ARGS adds options, such as -DGGML_CUDA=ON. A successful build leaves FOLDER/built-VERSION; an
@@ -23,7 +24,8 @@ from ggmodel.errors import Error
 
 VERSION = builds.VERSION
 
-_PROGRAMS = ("llama-bench", "llama-batched-bench", "llama-completion", "llama-server")
+_BENCHMARKS = ("llama-bench", "llama-batched-bench")
+_PROGRAMS = (*_BENCHMARKS, "llama-completion", "llama-server")
 
 
 def source(cache: Path) -> Path:
@@ -42,8 +44,16 @@ def build_peer(folder: Path) -> None:
     builder.build_programs(folder, _PROGRAMS, root=source(folder.parent / "source"))
 
 
+def build_ik(folder: Path) -> None:
+    """Build the benchmarks of ik_llama.cpp, a second peer that no package carries, in `folder`."""
+    root = os.environ.get("IK_SOURCE")
+    if not root:
+        sys.exit("say where ik_llama.cpp's source lies: IK_SOURCE=FOLDER")
+    builder.build_programs(folder, _BENCHMARKS, root=Path(root).absolute())
+
+
 if __name__ == "__main__":
-    builders = {"ggml": build_ggml, "peer": build_peer}
+    builders = {"ggml": build_ggml, "peer": build_peer, "ik": build_ik}
     if len(sys.argv) != 3 or sys.argv[1] not in builders:
         sys.exit(__doc__)
     try:

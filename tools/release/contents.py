@@ -15,6 +15,11 @@ BUNDLED = {
     "ggmodel/native/_ggml_*": ("ggmodel", "ggmodel-*.dist-info/licenses/LICENSE"),
     "ggmodel/native/ggml/*": ("ggml", "ggmodel/native/ggml/LICENSE"),
     "ggmodel/serve/page/markdown-it.js": ("markdown-it", "ggmodel/serve/page/markdown-it.txt"),
+    "ggmodel/serve/page/katex/*": ("katex", "ggmodel/serve/page/katex/katex.txt"),
+    "ggmodel/serve/page/highlight/*": (
+        "highlight.js",
+        "ggmodel/serve/page/highlight/highlight.txt",
+    ),
 }
 """Files of others, and binaries, that wheels may bring → their part, and where its licence is."""
 
