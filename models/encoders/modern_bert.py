@@ -44,7 +44,7 @@ class ModernBertConfig(nn.EncoderConfig, nn.RopeConfig):
         default="rope_base",
     )
     types: int = kv("tokenizer.ggml.token_type_count", default=0)
-    head_pools: int = kv("classifier.pooling_type", hf=_pooling, default=1)
+    head_pools: int = kv("classifier.pooling_type", hf=_pooling, default=1, least=1, most=3)
     head_act: str = kv(
         "classifier.activation", hf=nn.unless("gelu", "classifier_activation"), default="gelu"
     )

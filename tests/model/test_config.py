@@ -393,3 +393,13 @@ def test_a_value_beyond_its_declared_limits_is_refused(values: dict[str, Any], m
 def test_a_value_within_its_declared_limits_is_taken(values: dict[str, Any]):
     """A width of 0 is that of an encoder that a file does not have."""
     assert Limited(**values).heads == values["heads"]
+
+
+@pytest.mark.parametrize("number", [0, 4, 2000])
+def test_a_head_has_one_of_three_poolings(number: int):
+    """Ranking by a head whose input is pooled by ranking would have no end."""
+    values = {"block_count": 1, "embedding_length": 8, "feed_forward_length": 8}
+    values |= {"attention__head_count": 2, "context_length": 16}
+    assert read(nn.EncoderConfig, **values, classifier__pooling_type=3).head_pools == 3
+    with pytest.raises(ConfigError, match=f"classifier.pooling_type is {number}; it must be"):
+        read(nn.EncoderConfig, **values, classifier__pooling_type=number)

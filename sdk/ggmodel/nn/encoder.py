@@ -26,7 +26,7 @@ class EncoderConfig(Config):
     Attributes:
         labels: of the head, in order of its results.
         per_token: the head labels tokens, not whole texts.
-        head_pools: how its input is pooled, a number as of `pooling_type`.
+        head_pools: how its input is pooled: 1 the mean, 2 the first token's row, 3 the last's.
     """
 
     fixed = {"sinusoidal_pos_embds": ..., "is_causal": ...}
@@ -47,7 +47,7 @@ class EncoderConfig(Config):
     types: int = kv("tokenizer.ggml.token_type_count", hf="type_vocab_size", default=2)
     labels: list | None = kv("classifier.output_labels", hf=head_labels)
     per_token: bool = kv("classifier.per_token", hf=head_per_token, default=False)
-    head_pools: int = kv("classifier.pooling_type", hf=lambda hf: None, default=2)
+    head_pools: int = kv("classifier.pooling_type", hf=lambda hf: None, default=2, least=1, most=3)
     head_act: str = kv("classifier.activation", hf=head_activation, default="tanh")
     head_dim = property(lambda h: h.width // h.heads)
     qkv_width = property(lambda h: 3 * h.width)

@@ -195,14 +195,16 @@ def test_broken_schemas_have_errors_of_the_family(schema: Schema):
 
 
 def test_the_time_grows_with_the_groups_and_not_with_their_square():
-    """Groups that share their keys."""
+    """Groups that share their keys. The fastest of three: others share the processor's caches."""
     group = {"properties": {f"k{i}": {} for i in range(5)}}
-    seconds = []
-    for groups in (500, 4000):
+
+    def seconds(groups: int) -> float:
         begin = time.thread_time()
         closed({"allOf": [group] * groups})
-        seconds.append(time.thread_time() - begin)
-    assert seconds[1] < 20 * seconds[0]  # 8 times as many; their square is 64 times as many
+        return time.thread_time() - begin
+
+    fastest = [min(seconds(groups) for _ in range(3)) for groups in (500, 4000)]
+    assert fastest[1] < 24 * fastest[0]  # 8 times as many; their square is 64 times as many
 
 
 def test_as_many_groups_with_keys_of_their_own_are_closed():
