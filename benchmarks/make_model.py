@@ -1,7 +1,7 @@
 """Write models of real shapes with random weights, to measure with.
 
-    python benchmarks/make_model.py llama-1b|smollm-135m|gemma3-1b|qwen35-0.8b FILE.gguf
-        [--type q4_K_M]
+    python benchmarks/make_model.py llama-1b|smollm-135m|gemma3-1b|qwen35-0.8b|qwen3moe-12-layers
+        FILE.gguf [--type q4_K_M]
 
 Types follow llama.cpp's quantiser: norms stay F32; the embedding, which is the output as well,
 becomes Q6_K unless the type is larger; rows that a type's blocks do not divide get smaller blocks;
@@ -16,7 +16,9 @@ Vocabularies have the right kind and size, and made-up words.
 from __future__ import annotations
 
 import argparse
+import math
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -104,6 +106,12 @@ SHAPES = {
             "ssm.group_count": 16, "ssm.time_step_rank": 16, "ssm.inner_size": 2048,
         },
     ),
+    "qwen3moe-12-layers": Shape(  # a quarter of Qwen3-30B-A3B's
+        "qwen3moe", 12, 2048, 6144, 32, 4, 128, 40_960, 1e-6, 1_000_000.0, 151_936, 26, "qwen2",
+        metadata={
+            "expert_count": 128, "expert_used_count": 8, "expert_feed_forward_length": 768,
+        },
+    ),
 }  # fmt: skip
 
 
@@ -133,6 +141,8 @@ def tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
             of_layer |= dict.fromkeys(("post_attention_norm", "post_ffw_norm"), (width,))
         if hybrid:
             of_layer = _hybrid(shape, i, of_layer)
+        if "expert_count" in shape.metadata:
+            of_layer = _with_experts(shape, of_layer)
         for name, ne in of_layer.items():
             yield f"blk.{i}.{name}" + ("" if name == "ssm_a" or "." in name else ".weight"), ne
 
@@ -163,15 +173,30 @@ def _hybrid(
     }
 
 
+def _with_experts(shape: Shape, usual: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """The tensors of a layer of Qwen3 MoE: experts and their router, norms of heads."""
+    sizes = {k: v for k, v in shape.metadata.items() if isinstance(v, int)}
+    experts, ffn, width = sizes["expert_count"], sizes["expert_feed_forward_length"], shape.width
+    kept = {name: ne for name, ne in usual.items() if name == "ffn_norm" or "ffn" not in name}
+    return kept | {
+        "attn_q_norm": (shape.head_dim,),
+        "attn_k_norm": (shape.head_dim,),
+        "ffn_gate_inp": (width, experts),
+        "ffn_gate_exps": (width, ffn, experts),
+        "ffn_up_exps": (width, ffn, experts),
+        "ffn_down_exps": (ffn, width, experts),
+    }
+
+
 def type_of(name: str, ne: tuple[int, ...], wanted: str, layers: int) -> Type:
     """The type that stores a tensor."""
     kind = Type.Q4_K if wanted == "q4_K_M" else Type[wanted.upper()]
-    if len(ne) == 1 or "conv1d" in name:
+    if len(ne) == 1 or "conv1d" in name or "gate_inp" in name:
         return Type.F32
     quantised = kind not in (Type.F32, Type.F16, Type.BF16)
     if name == "token_embd.weight" and quantised and kind is not Type.Q8_0:
         kind = Type.Q6_K  # it is the output, too
-    elif wanted == "q4_K_M" and name.endswith(("attn_v.weight", "ffn_down.weight")):
+    elif wanted == "q4_K_M" and re.search(r"\.(attn_v|ffn_down(_exps)?)\.weight$", name):
         layer, eighth = int(name.split(".")[1]), layers // 8
         if layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2:
             kind = Type.Q6_K
@@ -277,8 +302,8 @@ class Pool:
         self._next = 0
 
     def matrix(self, kind: Type, ne: tuple[int, ...]) -> Iterator[memoryview]:
-        """The bytes of a matrix [n, rows], piece by piece."""
-        key, left = (kind, ne[0]), ne[1]
+        """The bytes of a matrix [n, rows], or of several, piece by piece."""
+        key, left = (kind, ne[0]), math.prod(ne[1:])
         if key not in self._rows:
             count = max(1, len(self._numbers) // ne[0])
             values = np.resize(self._numbers, count * ne[0]).reshape(count, ne[0])

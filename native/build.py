@@ -58,6 +58,8 @@ void ggmodel_multiply_experts_ordered(struct ggml_tensor *dst, int ith, int nth,
 int ggmodel_use_attention(int most);
 size_t ggmodel_attention_bytes(int64_t key_width, int64_t value_width);
 void ggmodel_attend(struct ggml_tensor *dst, int ith, int nth, void *unused);
+struct ggmodel_layer_experts { uint8_t *chosen; const uint8_t *expected; int weights; };
+void ggmodel_read_ahead(struct ggml_tensor *dst, int ith, int nth, void *of_layer);
 """
 
 

@@ -85,7 +85,8 @@ class GGMLBackend(Backend):
 
     def _read_by_every_token(self, tables: Set[str]) -> list[TensorInfo]:
         """Weights read in full for every token: blocks and output, but not vision or embedding
-        tables (except `tables`). Empty if they exceed memory: the last would evict the first."""
+        tables (except `tables`). If they exceed memory those of experts are left out, which are
+        read as they are chosen; if the others do too, all: the last would evict the first."""
         tensors = [
             info
             for name, info in self.source.tensors.items()
@@ -93,8 +94,11 @@ class GGMLBackend(Backend):
             or name.startswith("output")
             or name in tables
         ]
-        possible = physically_possible(sum(info.nbytes for info in tensors))
-        return tensors if possible and self.params.alloc_memory else []
+        without_experts = [info for info in tensors if len(info.shape) < 3]
+        for some in (tensors, without_experts) if self.params.alloc_memory else ():
+            if physically_possible(sum(info.nbytes for info in some)):
+                return some
+        return []
 
     def _allocate_weights(self, graphs: tuple[Graph, ...]) -> None:
         with self._attempt():

@@ -17,6 +17,7 @@ from ..node import Node, State, Weight, cut, impossible
 from .attention import Attention
 from .compute import Compute, need_success
 from .emitters import EMITTERS, TENSORS_A_PART, fused_attention
+from .experts import ExpertsAhead
 from .hardware import Hardware
 from .memory import (
     Arena,
@@ -108,6 +109,8 @@ class GGMLExecutable(Executable):
         self._products = Products(ctx, n_threads)
         self._ordered = Ordered(ctx, self._products) if self._in_order else None
         self._attention = Attention(ctx, n_threads, self._in_order) if self._attends else None
+        choices = self._weights.choices
+        self._ahead = None if choices is None else ExpertsAhead(ctx, ops, choices)
         leaves = 0
         for node in graph.schedule:
             if not node.n_elements:
@@ -127,6 +130,8 @@ class GGMLExecutable(Executable):
         cpu = self._weights.hardware.cpu.backend
         for fast in (True, False):
             operands = tuple(self._operand(x, i, node, fast) for i, x in enumerate(node.sources))
+            if self._ahead is not None and node.op.name == "mulmat_id":
+                operands = self._ahead.follow(node, operands)
             try:
                 if node.op.name == "flash_attention":
                     if self._attention is not None and not node.attrs.get("parts"):

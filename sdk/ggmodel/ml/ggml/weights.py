@@ -26,6 +26,7 @@ from ..params import INPUT, BackendParams, Optimize, layer_of
 from ..system import system_info
 from ..tensor import Tensor
 from . import measurements, products
+from .experts import Choices
 from .hardware import Hardware
 from .memory import Arena, Buffer, Device, Mapping
 from .transfer import Transfer, transfer
@@ -72,6 +73,7 @@ class Weights:
         in_products: names of the weights in products, once allocated.
         files: numbers of the files from which weights are read as they lie there.
         watch: tells whether one of them has changed, as far as that can be seen.
+        choices: of experts in files, where all weights together are larger than the free memory.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class Weights:
         self.in_products: set[str] = set()
         self.files: tuple[int, ...] = ()
         self.watch = Watch(())
+        self.choices: Choices | None = None
         self._plain: dict[int, dict[Device, Any]] = {}
         self._fast: dict[int, Any] = {}
         self._plain_is_faster: dict[int, tuple[bool, ...]] = {}
@@ -164,7 +167,9 @@ class Weights:
         self.in_products = {
             n.name for n in self._nodes if any(_is_product(*r) for r in readers[n.uid])
         }
-        fast = self._choose_fast(readers)
+        here = [n for n in self._nodes if any(s.device is cpu for s in self._spots[n.uid])]
+        short = sum(node.nbytes for node in here) > system_info().free_memory
+        fast = {} if short else self._choose_fast(readers)
         as_they_lie = {
             node.uid
             for node in self._nodes
@@ -192,6 +197,14 @@ class Weights:
                 if isinstance(view.obj, FileMapping):
                     mappings.append(view.obj)
         self.watch = Watch(mappings)
+        if short and not self.hardware.gpus:
+            experts = {
+                node.uid: self._plain[node.uid][cpu]
+                for nodes in mapped.values()
+                for node, _ in nodes
+                if any(op.op and op.op.name == "mulmat_id" for op, _ in readers[node.uid])
+            }
+            self.choices = Choices(experts) if experts else None
         for device, nodes in copied.items():
             self._allocate(nodes, device, device.buffer_type, "plain")
         for buffer_type in dict.fromkeys(fast.values()):
@@ -330,7 +343,7 @@ class Weights:
         self._fast.clear()
         self._to_copy.clear()
         self.copies.clear()
-        self.files, self.watch = (), Watch(())
+        self.files, self.watch, self.choices = (), Watch(()), None
 
 
 def extra_buffer_types(device: Any) -> list[Any]:

@@ -1,0 +1,86 @@
+"""Experts of a file that is larger than memory, read ahead of their products (native/read_ahead.c).
+
+A node between a layer's router and its products reads the ids where they are. The system begins to
+read what they choose, all of it at once, and what the next layer chose in the last run, while this
+one computes. The values are those of the file, so that the bits are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ...native import ffi, lib
+from ..node import Node
+
+_READ_AHEAD = ffi.addressof(lib, "ggmodel_read_ahead")
+_ONE_THREAD = 1
+
+
+class Choices:
+    """The experts that each layer chose in the last run, for all graphs of a model.
+
+    Args:
+        weights: the ggml tensors [k, m, experts] of experts in mapped files, by their node's uid.
+    """
+
+    def __init__(self, weights: dict[int, Any]):
+        self.weights = weights
+        self._chosen: dict[int, Any] = {}
+
+    def of(self, weight: int) -> Any:
+        """A flag for each expert of the layer whose first weight has this uid."""
+        if weight not in self._chosen:
+            self._chosen[weight] = ffi.new("uint8_t[]", self.weights[weight].ne[2])
+        return self._chosen[weight]
+
+
+class ExpertsAhead:
+    """The nodes of one graph.
+
+    Args:
+        ctx: the ggml context of their tensors.
+        ops: of the graph, in order.
+    """
+
+    def __init__(self, ctx: Any, ops: Iterable[Node], choices: Choices):
+        self._ctx, self._choices = ctx, choices
+        self._weights: dict[int, list[int]] = {}  # uids, by the uid of the ids that choose
+        self._ids: dict[int, Any] = {}
+        self._layers: list[Any] = []  # live as long as the nodes
+        for op in ops:
+            if op.op is not None and op.op.name == "mulmat_id":
+                weight, _, ids = op.sources
+                assert weight is not None and ids is not None
+                if weight.uid in choices.weights:
+                    self._weights.setdefault(ids.uid, []).append(weight.uid)
+
+    def follow(self, product: Node, operands: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The operands of a product of experts, whose ids wait for what is read ahead."""
+        ids = product.sources[2]
+        assert ids is not None
+        if ids.uid not in self._weights:
+            return operands
+        if ids.uid not in self._ids:
+            self._ids[ids.uid] = self._node(ids.uid, operands[2])
+        return (*operands[:2], self._ids[ids.uid])
+
+    def _node(self, layer: int, ids: Any) -> Any:
+        """A copy of ids [used, n]."""
+        order = list(self._weights)
+        own = self._weights[layer]
+        after = self._weights[order[(order.index(layer) + 1) % len(order)]]
+        sources = [ids, *(self._choices.weights[uid] for uid in (*own, *after))]
+        chosen, expected = (self._choices.of(uids[0]) for uids in (own, after))
+        of_layer = ffi.new("struct ggmodel_layer_experts *", (chosen, expected, len(own)))
+        self._layers += [of_layer, chosen, expected]
+        return lib.ggml_custom_4d(
+            self._ctx,
+            lib.GGML_TYPE_I32,
+            *(ids.ne[0], ids.ne[1], 1, 1),
+            sources,
+            len(sources),
+            _READ_AHEAD,
+            _ONE_THREAD,
+            of_layer,
+        )
