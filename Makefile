@@ -85,7 +85,7 @@ OF_SYSTEMS = $(shell git grep -lE "^ *(import|from) (os|signal|socket|select|mma
 unexport PYTHONDONTWRITEBYTECODE
 # Two pips in one environment disturb each other.
 .NOTPARALLEL:
-.PHONY: help demo check test test-peers test-browser test-ray test-vulkan test-aarch64 test-llama-server test-lm-eval test-schemas \
+.PHONY: help demo check test test-peers test-browser test-port test-ray test-vulkan test-aarch64 test-llama-server test-lm-eval test-schemas \
     test-wheel test-installed test-agents nightly docs docs-serve mutants faults faults-preparation fuzz kills pairs soak lint house native peer bench wheel release clean
 
 help:            ## print this list
@@ -146,6 +146,9 @@ test-ray: $(RAY)/installed  ## serve and answer files of requests on a cluster o
 
 test-lm-eval: $(VENV)/developer $(LM_EVAL)/installed  ## have lm-eval score a model that is served
 	@LM_EVAL="$(CURDIR)/$(LM_EVAL)/bin/lm-eval" $(BIN)/python -m pytest tests/evaluations
+
+test-port: $(VENV)/developer $(REFERENCE)/installed  ## write the model files of three classes of transformers, and compare them
+	@$(BIN)/python -m pytest tests/workbench/test_port.py
 
 # make test-vulkan [VULKAN=FOLDER]: of newer headers than the system's, as FOLDER/usr/include/vulkan.
 # Root gets packages that are missing on Debian; tools/vulkan.sh says more. The device compiles each

@@ -1,5 +1,5 @@
 """`ggmodel port`: exact fits, layers as they are wired, lines of hyperparameters; with transformers
-three classes, whole."""
+three classes, whole: see `make test-port`."""
 
 from __future__ import annotations
 
