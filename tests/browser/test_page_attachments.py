@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.browser.talk import ask, bodies, setting
 
@@ -160,3 +160,28 @@ def test_an_example_begins_a_conversation(page: Page):
 
     expect(page.locator(".who")).to_have_text(["You", "stories"])
     expect(page).to_have_title("Tell me a story about a dog. · ggmodel")
+
+
+def test_a_video_goes_as_one(page: Page):
+    """The server tells the page here that a model takes videos, and refuses the request itself."""
+
+    def told(route: Route) -> None:
+        models = route.fetch().json()
+        models["data"][0]["kinds"] = ["video"]
+        route.fulfill(json=models)
+
+    page.route("**/v1/models", told)
+    page.reload()
+    expect(page.locator("#model option")).to_have_count(3)
+    expect(page.locator("#files")).to_have_attribute("accept", re.compile(r"video/\*"))
+    asked = bodies(page)
+    attach(page, {"name": "a.mp4", "mimeType": "video/mp4", "buffer": b"\0\0\0\x18ftypmp42"})
+    expect(page.locator("#attached li")).to_have_text(re.compile("a.mp4"))
+    page.fill("#text", "what happens?")
+    page.press("#text", "Enter")
+
+    expect(page.locator("#messages .items video")).to_have_count(1)
+    expect(page.locator(".failed")).to_have_count(1)
+    video, text = asked[0]["messages"][0]["content"]
+    assert video["type"] == "video_url" and text["text"] == "what happens?"
+    assert video["video_url"]["url"] == "data:video/mp4;base64,AAAAGGZ0eXBtcDQy"
