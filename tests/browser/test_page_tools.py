@@ -162,6 +162,28 @@ def test_a_tool_that_may_always_run_is_not_asked_for(page: Page, tools: Server, 
     assert sum(one["method"] == "initialize" for one in tools.asked) == 1
 
 
+def test_a_tool_of_that_name_elsewhere_is_asked_for(page: Page, tools: Server, chats: list[Any]):
+    setting(page, tools=tools.url)
+    send(page, "How is the weather?")
+    page.get_by_role("button", name="Always").click()
+    expect(page.locator("#messages .content").last).to_have_text("It rains.")
+
+    setting(page, tools=f"{tools.url}?other")
+    send(page, "And now?")
+    page.get_by_role("button", name="Refuse").click()
+
+    expect(page.get_by_text("It rains.")).to_have_count(2)
+    assert sum(one["method"] == "tools/call" for one in tools.asked) == 1
+
+
+def test_two_servers_have_no_tool_of_the_same_name(page: Page, tools: Server, chats: list[Any]):
+    setting(page, tools=f"{tools.url} {tools.url}?other")
+    send(page, "How is the weather?")
+
+    expect(page.locator(".failed")).to_have_text(re.compile("both have a tool weather"))
+    assert not chats
+
+
 def test_a_call_is_refused(page: Page, tools: Server, chats: list[Any]):
     setting(page, tools=tools.url)
     send(page, "How is the weather?")

@@ -10,6 +10,9 @@ from importlib.resources import files
 import httpx
 import pytest
 
+from ggmodel.cli.serving import Serving
+from ggmodel.errors import ConfigError
+
 
 def test_the_page_and_all_that_it_names_are_served(http: httpx.Client):
     page = http.get("/", headers={"accept": "text/html"})
@@ -71,6 +74,27 @@ def test_nothing_of_other_hosts_is_loaded(http: httpx.Client):
     assert "'unsafe" not in policy
     hosts = set(re.findall(r"https?://\S+?(?=[\s;])", policy))  # of tools that a user names
     assert hosts == {"http://localhost:*", "http://127.0.0.1:*"}
+
+
+def test_tools_of_other_hosts_are_used_where_the_server_was_started_with_them(
+    serve: Callable[..., str],
+):
+    url = serve(mcp_origins=("https://tools.example:8443",))
+    policy = httpx.get(f"{url}/", headers={"accept": "text/html"}).headers[
+        "content-security-policy"
+    ]
+    sources = policy.split("connect-src ")[1].split(";")[0].split()
+    assert sources == [
+        "'self'", "http://localhost:*", "http://127.0.0.1:*", "https://tools.example:8443",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "origin", ["tools.example", "https://a.b; script-src *", "https://a/b", "https://ä.b"]
+)
+def test_no_other_origin_is_taken(origin: str):
+    with pytest.raises(ConfigError, match=r"mcp_origin .*: give https://HOST or http://HOST:PORT"):
+        Serving(mcp_origin=[origin]).settings()
 
 
 @pytest.mark.parametrize("name", ["nothing.js", "..%2Fapp.py", "%2Fetc%2Fpasswd", "."])

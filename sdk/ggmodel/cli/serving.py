@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,12 @@ class Serving:
         None,
         "Host of images and audio that requests may refer to; may be repeated.",
         metavar="HOST",
+    )
+    mcp_origin: _List = option(  # noqa: RUF009  # a field
+        None,
+        "Origin of MCP servers that the page may use besides this machine's, such as "
+        "https://tools.example; may be repeated.",
+        metavar="ORIGIN",
     )
     max_tokens: int | None = option(
         None, "Tokens of an answer at most; default: until the context is full."
@@ -96,6 +103,11 @@ class Serving:
         for path in self.media_path or ():
             if not os.path.isdir(path):
                 raise ConfigError(f"media_path {path}: there is no such folder")
+        for origin in self.mcp_origin or ():
+            if not re.fullmatch(r"https?://[A-Za-z0-9.-]+(:[0-9]+)?", origin):
+                raise ConfigError(
+                    f"mcp_origin {origin!r:.100}: give https://HOST or http://HOST:PORT"
+                )
         folder = self.slot_save_path
         if folder is not None and not os.path.isdir(folder):
             raise ConfigError(f"slot_save_path {folder}: there is no such folder")
@@ -107,6 +119,7 @@ class Serving:
             keys=tuple(read_keys(keys, self.api_key_file)),
             origins=tuple(self.cors_origin or ("localhost",)),
             hosts=tuple(self.allow_host or ()),
+            mcp_origins=tuple(self.mcp_origin or ()),
             media_folders=tuple(self.media_path or ()),
             media_hosts=tuple(self.media_host or ()),
             max_tokens=self.max_tokens,

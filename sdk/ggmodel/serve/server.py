@@ -94,6 +94,7 @@ class Settings:
         hosts: names under which the server may be reached besides its address. Without any, a
             server that others can reach answers to addresses and this machine's own names, and
             to all names where it wants keys.
+        mcp_origins: of MCP servers that the page may use besides those of the browser's machine.
         media_folders: folders whose files requests may name.
         media_hosts: hosts whose images and sounds requests may name.
         max_tokens: the longest answer; None for what has room in the context.
@@ -113,6 +114,7 @@ class Settings:
     keys: tuple[str, ...] = ()
     origins: tuple[str, ...] = ("localhost",)
     hosts: tuple[str, ...] = ()
+    mcp_origins: tuple[str, ...] = ()
     media_folders: tuple[str, ...] = ()
     media_hosts: tuple[str, ...] = ()
     max_tokens: int | None = None

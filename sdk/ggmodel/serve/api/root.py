@@ -40,8 +40,7 @@ _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "woff
 # Nothing from elsewhere, and no page may frame it.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; font-src 'self'; "
-    # MCP servers of the browser's machine, too.
-    "connect-src 'self' http://localhost:* http://127.0.0.1:*; "
+    "connect-src 'self' http://localhost:* http://127.0.0.1:*{}; "  # for MCP servers, too
     "img-src 'self' data: blob:; media-src data: blob:; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'"
 )
@@ -51,6 +50,7 @@ def page_routes(server: Server) -> list[Route]:
     """Its files."""
     folder = files("ggmodel.serve") / "page"
     data = _read(folder)
+    policy = _POLICY.format("".join(f" {origin}" for origin in server.settings.mcp_origins))
 
     async def send(call: Call, name: str) -> None:
         if name not in data:
@@ -60,7 +60,7 @@ def page_routes(server: Server) -> list[Route]:
             data[name],
             media_type if media_type.startswith("font") else f"{media_type}; charset=utf-8",
             cache_control="no-cache",
-            content_security_policy=_POLICY,
+            content_security_policy=policy,
             x_content_type_options="nosniff",
         )
 

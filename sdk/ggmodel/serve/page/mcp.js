@@ -65,16 +65,20 @@ class McpServer {
 export class Toolbox {
   constructor() {
     this.opened = new Map(); // URL → a promise of {server, tools}
-    this.allowed = new Set(); // names of tools that may run unasked
+    this.allowed = new Set(); // tools that may run unasked, "URL name"
   }
 
   /** The tools in the API's form, of URLs that white space parts. */
   async open(urls) {
     this.owners = new Map();
-    for (const url of urls.split(/\s+/).filter(Boolean)) {
+    for (const url of new Set(urls.split(/\s+/).filter(Boolean))) {
       if (!this.opened.has(url)) this.opened.set(url, this.connect(url));
       const { server, tools } = await this.opened.get(url);
-      for (const tool of tools) this.owners.set(tool.name, { server, tool });
+      for (const tool of tools) {
+        const other = this.owners.get(tool.name);
+        if (other) throw new Error(`${other.server.url} and ${url} both have a tool ${tool.name}: leave one out.`);
+        this.owners.set(tool.name, { server, tool });
+      }
     }
     return [...this.owners.values()].map(({ tool: { name, description, inputSchema: parameters } }) => ({
       type: "function",
@@ -88,7 +92,7 @@ export class Toolbox {
       return { server, tools: await server.tools() };
     } catch (error) {
       this.opened.delete(url); // the next try begins anew
-      throw new Error(`The tools of ${url} cannot be had: ${error.message}. It has to be an MCP server of this machine that allows this page's origin.`);
+      throw new Error(`The tools of ${url} cannot be had: ${error.message}. It has to be an MCP server of this machine, or of an origin that the server was started with (--mcp-origin), and to allow this page's origin.`);
     }
   }
 
@@ -98,8 +102,9 @@ export class Toolbox {
     if (!owner) return `Error: there is no tool ${name}`;
     try {
       const args = JSON.parse(text || "{}");
-      const choice = this.allowed.has(name) ? "run" : await confirm();
-      if (choice === "always") this.allowed.add(name);
+      const tool = `${owner.server.url} ${name}`;
+      const choice = this.allowed.has(tool) ? "run" : await confirm();
+      if (choice === "always") this.allowed.add(tool);
       return choice === "refuse" ? "Error: the user refused this call" : await owner.server.call(name, args, signal);
     } catch (error) {
       if (signal.aborted) throw error;
