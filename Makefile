@@ -144,7 +144,7 @@ test-browser: $(VENV)/developer $(VENV)/docs  ## build the site; look at pages i
 test-ray: $(RAY)/installed  ## serve and answer files of requests on a cluster of two nodes, and lose one
 	@RAY_DATA_DISABLE_PROGRESS_BARS=1 $(RAY)/bin/python -m pytest tests/ray
 
-test-lm-eval: $(VENV)/developer $(LM_EVAL)/installed  ## have lm-eval score a model that is served
+test-lm-eval: $(VENV)/developer $(LM_EVAL)/installed  ## have lm-eval score a model, served and in its own process
 	@LM_EVAL="$(CURDIR)/$(LM_EVAL)/bin/lm-eval" $(BIN)/python -m pytest tests/evaluations
 
 test-port: $(VENV)/developer $(REFERENCE)/installed  ## write the model files of three classes of transformers, and compare them
@@ -298,9 +298,9 @@ $(REFERENCE)/installed: native/prerequisites.sh pyproject.toml $(BINDING)
 	$(call environment,torch and transformers,--editable ".[reference]")
 
 # No part of pyproject.toml: its dependencies are nobody else's.
-$(LM_EVAL)/installed: native/prerequisites.sh
+$(LM_EVAL)/installed: native/prerequisites.sh pyproject.toml $(BINDING)
 	@PYTHON="$(PYTHON)" sh native/prerequisites.sh
-	$(call environment,lm-eval,"lm-eval[api]==$(subst .cache/lm-eval-,,$(LM_EVAL))")
+	$(call environment,ggmodel and lm-eval,--editable . "lm-eval[api]==$(subst .cache/lm-eval-,,$(LM_EVAL))")
 
 $(RAY)/installed: native/prerequisites.sh pyproject.toml $(BINDING)
 	@PYTHON="$(PYTHON)" sh native/prerequisites.sh

@@ -1,4 +1,5 @@
-"""lm-eval itself, as people run it, against `ggmodel serve`: see `make test-lm-eval`.
+"""lm-eval itself, as people run it, with a server and with a model of its own: see
+`make test-lm-eval`.
 
 Its numbers are those that the model gives in this process. It reads its tasks and their documents
 from files, and asks nothing but the server.
@@ -8,105 +9,51 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 
 import ggmodel
+from tests.evaluations.checkpoints import CASES
+from tests.evaluations.harness import (
+    BEGINNINGS,
+    ENDS,
+    GOING_ON,
+    MOST,
+    TASKS,
+    WORDS,
+    Done,
+    evaluated,
+)
 from tests.serve.test_process import ASSETS
 from tests.serving import running
 
 LM_EVAL = Path(os.environ["LM_EVAL"])  # the program
+OWN = [str(LM_EVAL.parent / "python"), "-m", "ggmodel.compat.lm_eval"]
 pytestmark = pytest.mark.timeout(300)
 STORIES = ASSETS / "stories.gguf"
-SECONDS = 240.0
 # Both compute a prompt alone, in the same batches; JSON keeps float32 to the last bit.
 CLOSE = 1e-5
-BEGINNINGS = ["Once upon a time there was a", "The dog", "She was happy and", "One day, a big"]
-GOING_ON = [" little girl", " barked at the cat.", " went home.", " bird flew away"]
-WORDS = [" girl", " stone", " boy"]
+# The same sums in another order.
+EQUAL = 1e-6
 
 
-class Done(NamedTuple):
-    """Findings of lm-eval.
-
-    Attributes:
-        results: by task, then by metric. samples: by task, in the order of the documents.
-    """
-
-    results: dict[str, dict[str, Any]]
-    samples: dict[str, list[dict[str, Any]]]
-
-    def told(self, task: str) -> list[list[Any]]:
-        """The answers to the requests of each document, as lm-eval understood them."""
-        return [[one[0] for one in sample["resps"]] for sample in self.samples[task]]
-
-
-def make_tasks(folder: Path) -> None:
-    """Tasks of all kinds of requests. JSON is YAML, too."""
-
-    def task(name: str, kind: str, documents: list[dict[str, Any]], **more: Any) -> None:
-        lines = folder / f"{name}.jsonl"
-        lines.write_text("".join(json.dumps(one) + "\n" for one in documents))
-        made = {
-            "task": name,
-            "dataset_path": "json",
-            "dataset_kwargs": {"data_files": {"test": str(lines)}},
-            "test_split": "test",
-            "output_type": kind,
-            "doc_to_text": "{{text}}",
-            "target_delimiter": "",
-            **more,
-        }
-        (folder / f"{name}.yaml").write_text(json.dumps(made))
-
-    pairs = zip(BEGINNINGS, GOING_ON, strict=True)
-    continued = [{"text": text, "more": more} for text, more in pairs]
-    metrics = [{"metric": "perplexity"}, {"metric": "acc"}]
-    task("likely", "loglikelihood", continued, doc_to_target="{{more}}", metric_list=metrics)
-    chosen = [{"text": text, "words": WORDS, "right": i % 3} for i, text in enumerate(BEGINNINGS)]
-    choice = {"doc_to_choice": "{{words}}", "doc_to_target": "{{right}}"}
-    task("choice", "multiple_choice", chosen, **choice, metric_list=[{"metric": "acc"}])
-    whole = [{"text": a + b} for a, b in zip(BEGINNINGS, GOING_ON, strict=True)]
-    rolling = {"doc_to_text": "", "doc_to_target": "{{text}}"}
-    words = [{"metric": "word_perplexity"}]
-    task("rolling", "loglikelihood_rolling", whole, **rolling, metric_list=words)
-    ends = {"until": [".", "\n"], "max_gen_toks": 12, "do_sample": False}
-    wanted = {"doc_to_target": "{{more}}", "metric_list": [{"metric": "exact_match"}]}
-    task("written", "generate_until", continued, generation_kwargs=ends, **wanted)
-
-
-@pytest.fixture(scope="module", params=["one", "many"])
+@pytest.fixture(scope="module", params=["one", "many", "here"])
 def done(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Done:
-    folder = tmp_path_factory.mktemp("lm-eval")
-    (folder / "tasks").mkdir()
-    make_tasks(folder / "tasks")
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("GGMODEL_", "PYTHON"))}
-    environment |= {"HF_HOME": str(folder / "home"), "HF_DATASETS_OFFLINE": "1"}
-    environment |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    folder = tmp_path_factory.mktemp("lm-eval") / "run"
+    if request.param == "here":
+        told = f"pretrained={STORIES},threads=1,gpu_layers=0,add_bos_token=False"
+        return evaluated(OWN, folder, "ggmodel", told)
     batch, at_once = {"one": (1, 1), "many": (3, 2)}[request.param]
     with running(str(STORIES), "--threads", "1", "--gpu-layers", "0") as server:
         url = f"{server.url}/v1/completions"
         told = f"model=stories,base_url={url},tokenizer_backend=remote,tokenized_requests=True"
         told += ",custom_prefix_token_id=0"  # this vocabulary's first, which lm-eval takes for none
-        command = [str(LM_EVAL), "run", "--model", "local-completions"]
-        command += ["--model_args", f"{told},num_concurrent={at_once}"]
-        command += ["--batch_size", str(batch), "--tasks", "likely,choice,rolling,written"]
-        command += ["--include_path", str(folder / "tasks")]
-        command += ["--output_path", str(folder / "found"), "--log_samples"]
-        asked = {"env": environment, "cwd": folder, "timeout": SECONDS}
-        ended = subprocess.run(command, text=True, capture_output=True, **asked)  # type: ignore[call-overload]
-    assert ended.returncode == 0, ended.stderr[-4000:]
-    (results,) = (folder / "found").rglob("results_*.json")
-    samples = {}
-    for file in (folder / "found").rglob("samples_*.jsonl"):
-        listed = [json.loads(line) for line in file.read_text().splitlines()]
-        samples[file.name.split("_")[1]] = sorted(listed, key=lambda one: one["doc_id"])
-    return Done(json.loads(results.read_text())["results"], samples)
+        told += f",num_concurrent={at_once}"
+        return evaluated([str(LM_EVAL)], folder, "local-completions", told, batch)
 
 
 @pytest.fixture(scope="module")
@@ -164,9 +111,29 @@ def test_texts_are_those_of_the_model(done: Done, model: ggmodel.LoadedModel):
     told = [one for (one,) in done.told("written")]
     wanted = [
         model.generate(
-            model.tokenize(text, add_special=False), max_tokens=12, temperature=0, stop=[".", "\n"]
+            model.tokenize(text, add_special=False), max_tokens=MOST, temperature=0, stop=ENDS
         ).text
         for text in BEGINNINGS
     ]
     assert told == wanted
     assert any(wanted)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_checkpoint_has_the_results_of_transformers(case: str, tmp_path: Path):
+    """As lm-eval's `hf` computes them: see make_hf.py."""
+    make, more = CASES[case]
+    wanted = json.loads((Path(__file__).parent / "hf.json").read_text())[case]
+    told = f"pretrained={make(tmp_path / 'model')},threads=1,gpu_layers=0,kv_type=f32{more}"
+    done = evaluated(OWN, tmp_path / "run", "ggmodel", told)
+    for task in TASKS[:2]:
+        pairs = [one for document in done.told(task) for one in document]
+        theirs = [one for document in wanted[task] for one in document]
+        numbers = [float(one[0]) for one in theirs]
+        assert [float(one[0]) for one in pairs] == pytest.approx(numbers, rel=EQUAL), task
+        assert [str(one[1]) for one in pairs] == [str(one[1]) for one in theirs]
+    sums = [float(np.ravel(one[0])[0]) for one in done.told("rolling")]
+    assert sums == pytest.approx(
+        [float(np.ravel(one[0])[0]) for one in wanted["rolling"]], rel=EQUAL
+    )
+    assert done.told("written") == wanted["written"]

@@ -15,10 +15,11 @@ from ggmodel.convert.quantize import quantize
 from ggmodel.errors import FormatError, PromptError
 from ggmodel.gguf_file import open_gguf
 from ggmodel.runner import LoadedModel
+from ggmodel.runner.engine.continuations import Continuations
 from ggmodel.workbench.evaluation import (
-    Continuations,
     Result,
     evaluate,
+    log_likelihoods,
     read_documents,
     summary,
 )
@@ -61,23 +62,25 @@ def by_hand(model: LoadedModel, prompt: str, text: str) -> tuple[float, bool]:
 
 
 def test_log_likelihoods_are_those_of_whole_texts(model: LoadedModel):
-    with Continuations(model) as continuations:
+    with Continuations(model.engine) as continuations:
         for prompt in PROMPTS:
-            for found, text in zip(continuations.of(prompt, CHOICES), CHOICES, strict=True):
+            for found, text in zip(
+                log_likelihoods(model, continuations, prompt, CHOICES), CHOICES, strict=True
+            ):
                 expected = by_hand(model, prompt, text)
                 assert found[0] == pytest.approx(expected[0], abs=CLOSE)
                 assert found[1] == expected[1]
 
 
 def test_prefixes_are_computed_once(model: LoadedModel):
-    with Continuations(model) as continuations:
-        continuations.of(PROMPTS[0], CHOICES)
+    with Continuations(model.engine) as continuations:
+        log_likelihoods(model, continuations, PROMPTS[0], CHOICES)
         once = continuations.computed
         lengths = [len(model.tokenize(PROMPTS[0] + c)) for c in CHOICES]
         begin = len(model.tokenize(PROMPTS[0]))
         # The prompt less its last token, and for each choice that one and its own but the last.
         assert once == begin - 1 + sum(n - begin for n in lengths)
-        continuations.of(PROMPTS[1], CHOICES)
+        log_likelihoods(model, continuations, PROMPTS[1], CHOICES)
         shots = len(model.tokenize(SHOTS.rstrip()))
         more = len(model.tokenize(PROMPTS[1])) - shots + sum(n - begin for n in lengths)
         assert continuations.computed - once <= more
@@ -86,15 +89,25 @@ def test_prefixes_are_computed_once(model: LoadedModel):
 def test_greedy_texts_are_said_to_be(model: LoadedModel):
     ids = model.tokenize(SHOTS.rstrip())
     (token,) = model.generate(ids, max_tokens=1, temperature=0).tokens
-    with Continuations(model) as continuations:
-        (found,) = continuations.of(SHOTS.rstrip(), [model.detokenize([token])])
+    with Continuations(model.engine) as continuations:
+        (found,) = log_likelihoods(
+            model, continuations, SHOTS.rstrip(), [model.detokenize([token])]
+        )
     assert found[1] and found[0] > np.log(1 / 1536)
+
+
+def test_as_many_tokens_as_the_context_and_the_last(model: LoadedModel):
+    with Continuations(model.engine) as continuations:
+        assert continuations.score([5] * 250, [6] * 7)[0] < 0
+        for prompt, tokens in (([5] * 250, [6] * 8), ([], [6]), ([5], [])):
+            with pytest.raises(PromptError, match="at most 257 together"):
+                continuations.score(prompt, tokens)
 
 
 def test_requests_go_on_meanwhile(model: LoadedModel):
     want = model.generate("A fox", temperature=0, max_tokens=10).text
-    with Continuations(model) as continuations:
-        continuations.of(PROMPTS[0], CHOICES)
+    with Continuations(model.engine) as continuations:
+        log_likelihoods(model, continuations, PROMPTS[0], CHOICES)
         assert model.generate("A fox", temperature=0, max_tokens=10).text == want
 
 

@@ -1,7 +1,8 @@
 """Classes with the names and habits of other packages, for programs that use these.
 
 - sentence-transformers: `SentenceTransformer`, `CrossEncoder`;
-- llama-cpp-python: `Llama`, `LlamaGrammar`, `LlamaPromptLookupDecoding`, `LlamaState`.
+- llama-cpp-python: `Llama`, `LlamaGrammar`, `LlamaPromptLookupDecoding`, `LlamaState`;
+- lm-eval: `ggmodel.compat.lm_eval.GGModel`, which needs it.
 
 `from ggmodel.compat import Llama` takes the place of the package's import.
 """

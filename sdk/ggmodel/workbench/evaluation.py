@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,11 +24,8 @@ import numpy as np
 
 from ..errors import FormatError, PromptError
 from ..reading import parse_json, read_file
-from ..resources import Closing
 from ..runner import LoadedModel
-from ..runner.engine.saved import common_prefix
-from ..runner.engine.scoring import Scoring
-from ..runner.sampling import log_probability
+from ..runner.engine.continuations import Continuations
 from .text_statistics import tokenizer_of
 
 _MAX_TOKENS = 256  # of an answer
@@ -143,92 +139,36 @@ def _texts(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(v, str) for v in value)
 
 
-class Continuations(Closing):
-    """Log-likelihoods of texts behind prompts.
+def log_likelihoods(
+    model: LoadedModel, continuations: Continuations, prompt: str, texts: Sequence[str]
+) -> list[tuple[float, bool]]:
+    """For each text the sum of its tokens' log-probabilities behind the prompt, in nats, and
+    whether each of them is the likeliest.
 
-    The cache has two sequences: the latest prompt, which stays as far as the next one begins alike,
-    and the text under way, a copy of it that goes on.
+    Spaces at the end of the prompt count to the texts. Prompt and text are tokenised together.
 
-    Attributes:
-        computed: number of inputs that were computed.
+    Raises:
+        PromptError: they are longer than the context, or a text adds no token.
     """
+    return [continuations.score(*_pair(model, prompt, text)) for text in texts]
 
-    def __init__(self, model: LoadedModel):
-        self._model, self._scoring = model, Scoring(model.engine)
-        self._held: list[int] = []
-        self._undo = ExitStack()
-        self.computed = 0
-        make = self._scoring.graphs(model.model, 2, model.context_length)
-        self._graphs = model.engine.call(lambda: self._undo.enter_context(make))
 
-    def of(self, prompt: str, texts: Sequence[str]) -> list[tuple[float, bool]]:
-        """For each text the sum of its tokens' log-probabilities behind the prompt, in nats, and
-        whether each of them is the likeliest.
-
-        Spaces at the end of the prompt count to the texts. Prompt and text are tokenised together.
-
-        Raises:
-            PromptError: they are longer than the context, or a text adds no token.
-        """
-        pairs = [self._pair(prompt, text) for text in texts]
-        return [self._model.engine.call(lambda p=pair: self._score(*p)) for pair in pairs]
-
-    def _pair(self, prompt: str, text: str) -> tuple[list[int], list[int]]:
-        stripped = prompt.rstrip()
-        tokenizer = tokenizer_of(self._model)
-        begin = [tokenizer.bos] if tokenizer.bos is not None else []
-        before = tokenizer.encode(stripped, add_special=False)
-        ids = tokenizer.encode(prompt + text, add_special=False)
-        if tokenizer.add_bos or not before:
-            before, ids = begin + before, begin + ids
-        if not before or len(ids) <= len(before):
-            raise PromptError(f"{text!r:.80} adds no token to the prompt {prompt!r:.80}")
-        if len(ids) > self._model.context_length:
-            raise PromptError(
-                f"a prompt with its choice has {len(ids)} tokens, and the model is loaded with a "
-                f"context of {self._model.context_length}"
-            )
-        return ids[: len(before)], ids[len(before) :]
-
-    def _score(self, prompt: list[int], text: list[int]) -> tuple[float, bool]:
-        *before, last = prompt
-        cache = self._graphs.cache
-        self._hold(before)
-        cache.copy_prefix(0, 1, len(before))
-        try:
-            tokens = np.array([last, *text[:-1]], np.int32)
-            plan = self._model.engine.memory_plan
-            size = plan.scored if plan.head is None else plan.head.at_once
-            rows = self._batches(1, tokens, len(before), 0, size)
-            flat = (row for batch in rows for row in batch)
-            each = [(row, token) for row, token in zip(flat, text, strict=True)]
-            total = math.fsum(log_probability(row, token) for row, token in each)
-            return total, all(int(row.argmax()) == token for row, token in each)
-        finally:
-            cache.remove(1, 0, None)
-
-    def _hold(self, tokens: list[int]) -> None:
-        """Has the first sequence hold these tokens alone."""
-        cache = self._graphs.cache
-        n = cache.resume_point(0, common_prefix(self._held, tokens))
-        self._held = tokens[:n]
-        cache.remove(0, n, None)
-        rest = np.array(tokens[n:], np.int32)
-        if len(rest):
-            size = self._model.engine.batch_size
-            for _ in self._batches(0, rest, n, len(rest), size):
-                pass
-        self._held = tokens
-
-    def _batches(
-        self, sequence: int, tokens: np.ndarray, start: int, first: int, size: int
-    ) -> Iterator[np.ndarray]:
-        self.computed += len(tokens)
-        return self._scoring.batches(self._graphs, sequence, tokens, start, first, size)
-
-    def close(self) -> None:
-        """Frees the cache; idempotent."""
-        self._model.engine.call(self._undo.close)
+def _pair(model: LoadedModel, prompt: str, text: str) -> tuple[list[int], list[int]]:
+    stripped = prompt.rstrip()
+    tokenizer = tokenizer_of(model)
+    begin = [tokenizer.bos] if tokenizer.bos is not None else []
+    before = tokenizer.encode(stripped, add_special=False)
+    ids = tokenizer.encode(prompt + text, add_special=False)
+    if tokenizer.add_bos or not before:
+        before, ids = begin + before, begin + ids
+    if not before or len(ids) <= len(before):
+        raise PromptError(f"{text!r:.80} adds no token to the prompt {prompt!r:.80}")
+    if len(ids) > model.context_length:
+        raise PromptError(
+            f"a prompt with its choice has {len(ids)} tokens, and the model is loaded with a "
+            f"context of {model.context_length}"
+        )
+    return ids[: len(before)], ids[len(before) :]
 
 
 def evaluate(
@@ -243,7 +183,7 @@ def evaluate(
         PromptError: a document is longer than the context, or a choice adds no token; says which.
     """
     known = {(r.line, r.digest): r for r in results}
-    with Continuations(model) as continuations:
+    with Continuations(model.engine) as continuations:
         for document in documents:
             result = known.get((document.line, document.digest))
             try:
@@ -258,7 +198,8 @@ def _evaluated(model: LoadedModel, continuations: Continuations, document: Docum
         text = model.generate(document.prompt, stop=list(document.stop), **options).text
         right = text.strip() in [a.strip() for a in document.answers]
         return Result(document.line, document.digest, right, text=text)
-    sums = [value for value, _ in continuations.of(document.prompt, document.choices)]
+    scores = log_likelihoods(model, continuations, document.prompt, document.choices)
+    sums = [value for value, _ in scores]
     by_length = [s / len(c) for s, c in zip(sums, document.choices, strict=True)]
     best, best_by_length = int(np.argmax(sums)), int(np.argmax(by_length))
     right, fair = best == document.right, best_by_length == document.right
