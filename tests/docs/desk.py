@@ -20,6 +20,7 @@ from tests.audio.sounds import pcm
 from tests.children import import_path
 from tests.documents import ROOT
 from tests.transcript.whispers import sound
+from tests.workbench import autoencoders
 
 ASSETS = ROOT / "examples" / "assets"
 ARCHITECTURES = ROOT / "tests" / "runner" / "models"  # with the one of `MODEL`
@@ -69,6 +70,7 @@ def lay(folder: Path, write_gguf: Callable[..., Path], whisper: Path) -> Path:
     for name in ("clip.mp4", "clip.gif"):  # told apart by their content
         frames[0].save(folder / name, "GIF", save_all=True, append_images=frames[1:], duration=500)
     write_gguf(folder / "MODEL", _sensing())
+    autoencoders.write(folder / "SAE")
     return folder
 
 

@@ -58,6 +58,8 @@ def _numbered(values: list) -> Iterator[tuple[str, object]]:
 
 def of_hook(pattern: str, modules: Mapping[str, object]) -> str:
     """Our name for a hook of TransformerLens; any other name as it is."""
+    if (before := re.fullmatch(r"blocks\.([1-9]\d*)\.hook_resid_pre", pattern)) is not None:
+        pattern = f"blocks.{int(before[1]) - 1}.hook_resid_post"
     for hook, ours in _HOOKS.items():
         if re.fullmatch(hook, pattern):
             names = [re.sub(hook, name, pattern) for name in ours]

@@ -1,0 +1,151 @@
+"""Sparse autoencoders in SAELens's folders: features of what a module gives."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..convert.checkpoint import Checkpoint
+from ..errors import ConfigError, FormatError, Unsupported
+from ..gguf_file.buffer import Buffer
+from ..reading import read_json
+from ..runner import Steering
+
+CONFIG, WEIGHTS = "cfg.json", "sae_weights.safetensors"
+
+
+@dataclass(frozen=True, eq=False)
+class SparseAutoencoder:
+    """Features of a module's rows: relu of a product, or what of it a threshold or a rank leaves.
+
+    Attributes:
+        weights: float32 "W_enc" [width, features], "b_enc" [features], "W_dec" [features, width],
+            whose rows are the features' directions, "b_dec" [width]; "threshold" [features] of
+            jumprelu.
+        hook: the module in TransformerLens's names, as `capture` takes them; None if unknown.
+        centred: b_dec is subtracted from rows (apply_b_dec_to_input).
+        k: features of a row that count, the largest (topk); None for all.
+        scale: float32 [features], by which features are multiplied before they are compared
+            (rescale_acts_by_decoder_norm), or 1.
+    """
+
+    weights: Mapping[str, np.ndarray]
+    hook: str | None = None
+    centred: bool = True
+    k: int | None = None
+    scale: Any = 1
+
+    @classmethod
+    def load(cls, folder: str | Path) -> SparseAutoencoder:
+        """Reads cfg.json and sae_weights.safetensors.
+
+        Raises:
+            FormatError: a file is missing or damaged, or tensors do not fit each other.
+            Unsupported: another architecture, activation or normalisation; names it.
+        """
+        folder = Path(folder)
+        config = read_json(folder / CONFIG)
+        kind, k = _kind(config, folder / CONFIG)
+        with closing(Buffer.open(folder / WEIGHTS)) as buffer:
+            stored = Checkpoint(folder, config, [buffer]).arrays
+            weights = {name: np.array(stored[name], np.float32) for name in stored}
+        weights.pop("scaling_factor", None)  # of files whose finetuning_scaling_factor is off
+        if "log_threshold" in weights:
+            weights["threshold"] = np.exp(weights.pop("log_threshold"))
+        width, features = (*weights.get("W_enc", np.zeros(0)).shape, 0)[:2]
+        shapes = {"W_enc": (width, features), "b_enc": (features,), "W_dec": (features, width)}
+        shapes |= {"b_dec": (width,)} | ({"threshold": (features,)} if kind == "jumprelu" else {})
+        shown = {name: x.shape for name, x in weights.items()}
+        if shown != shapes or not width or not 0 < (k or 1) <= features:
+            raise FormatError(
+                f"{folder / WEIGHTS} has {shown!s:.300}; {kind} needs {', '.join(shapes)}, W_enc "
+                "[width, features] and the others accordingly, and a k of at most all features"
+            )
+        hook = config.get("hook_name") or (config.get("metadata") or {}).get("hook_name")
+        rescaled = config.get("rescale_acts_by_decoder_norm")
+        scale = np.linalg.norm(weights["W_dec"], axis=1) if rescaled else 1
+        return cls(weights, hook, config.get("apply_b_dec_to_input", True), k, scale)
+
+    def encode(self, rows: np.ndarray) -> np.ndarray:
+        """Features float32 [n, features], none negative, of rows [n, width].
+
+        Raises:
+            ConfigError: the rows have another width.
+        """
+        bias = self.weights["b_dec"]
+        if rows.shape[-1] != len(bias):
+            raise ConfigError(
+                f"rows of width {rows.shape[-1]}, but these are features of {len(bias)} numbers; "
+                f"capture {self.hook or 'the module that they were trained on'}"
+            )
+        rows = np.asarray(rows, np.float32) - (bias if self.centred else 0)
+        values = (rows @ self.weights["W_enc"] + self.weights["b_enc"]) * self.scale
+        if "threshold" in self.weights:
+            values[values <= self.weights["threshold"]] = 0
+        if self.k is not None:
+            others = np.argpartition(-values, self.k - 1, axis=-1)[..., self.k :]
+            np.put_along_axis(values, others, 0, axis=-1)
+        return np.maximum(values, 0)
+
+    def decode(self, features: np.ndarray) -> np.ndarray:
+        """Rows float32 [n, width] of features [n, features]."""
+        scaled = np.asarray(features, np.float32) / self.scale
+        return scaled @ self.weights["W_dec"] + self.weights["b_dec"]
+
+    def top(self, rows: np.ndarray, count: int = 5) -> list[list[tuple[int, float]]]:
+        """For each row its largest features above 0, the largest first: (number, value)."""
+        encoded = self.encode(rows)
+        ids = np.argsort(-encoded, axis=-1, kind="stable")[:, :count]
+        pairs = [
+            zip(i.tolist(), one[i].tolist(), strict=True)
+            for i, one in zip(ids, encoded, strict=True)
+        ]
+        return [[(i, value) for i, value in row if value > 0] for row in pairs]
+
+    def steering(self, feature: int, layer: int | None = None) -> Steering:
+        """The direction of a feature as a steering vector.
+
+        Args:
+            layer: the one that it is added to; None is that of `hook`.
+
+        Raises:
+            ConfigError: there is no such feature, or `hook` names no layer's result.
+        """
+        directions = self.weights["W_dec"]
+        if not 0 <= feature < len(directions):
+            raise ConfigError(f"feature {feature}; there are 0 to {len(directions) - 1}")
+        named = re.fullmatch(r"blocks\.(\d+)\.hook_resid_(pre|post)", self.hook or "")
+        if layer is None and named is not None:
+            layer = int(named[1]) - (named[2] == "pre")
+        if layer is None or layer < 0:
+            raise ConfigError(f"{self.hook} is no layer's result; name the layer to steer")
+        return Steering({layer: directions[feature]})
+
+
+def _kind(config: Mapping[str, Any], path: Path) -> tuple[str, int | None]:
+    """The architecture, and the number of features of a row where it is limited."""
+    kind = config.get("architecture", "standard")
+    activation = config.get("activation_fn_str") or config.get("activation_fn") or "relu"
+    if (kind, activation) == ("standard", "topk"):
+        kind = "topk"
+    unsupported = {
+        "architecture": kind not in ("standard", "jumprelu", "topk"),
+        "activation_fn": activation not in ("relu", kind),
+        "normalize_activations": config.get("normalize_activations") not in (None, False, "none"),
+        "finetuning_scaling_factor": bool(config.get("finetuning_scaling_factor")),
+    }
+    for key in (key for key, wrong in unsupported.items() if wrong):
+        raise Unsupported(
+            f"{path}: {key} is {config.get(key)!r:.80}; standard (relu), jumprelu and topk are "
+            "supported, without normalisation and scaling factor, which SAELens can fold"
+        )
+    k = config.get("k") or (config.get("activation_fn_kwargs") or {}).get("k")
+    if kind == "topk" and (not isinstance(k, int) or k < 1):
+        raise FormatError(f"{path}: k is {k!r:.80}; topk needs a number of features")
+    return kind, k if kind == "topk" else None
