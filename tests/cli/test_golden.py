@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -119,3 +120,25 @@ def test_the_command_shows_the_cases_beside_a_broken_one(folder: Path, program: 
     done = program("golden", "llama", "--goldens", folder.parent, "--json")
     assert done.returncode == 1
     assert [row["case"] for row in json.loads(done.stdout)] == ["plain_gqa"]
+
+
+def test_goldens_in_deterministic_mode(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    """In float64 no sum needs an order: numpy computes there."""
+    given: list[dict[str, Any]] = []
+    load = golden.load
+
+    def noted(source: Any, **options: Any) -> Any:
+        given.append(options)
+        return load(source, **options)
+
+    monkeypatch.setattr(golden, "load", noted)
+    assert [o.ok for o in golden.check(folder, deterministic=True)] == [True]
+    by_ggml = [o for o in given if o.get("backend") != "reference"]
+    assert by_ggml and all(o["deterministic"] for o in by_ggml)
+
+
+@pytest.mark.slow
+def test_the_command_in_deterministic_mode(folder: Path, program: Program):
+    done = program("golden", "llama", "--goldens", folder.parent, "--deterministic")
+    assert done.returncode == 0, done.stderr
+    assert "12 of 12" in done.stdout
