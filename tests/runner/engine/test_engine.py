@@ -360,3 +360,19 @@ def test_scores_are_the_log_probabilities_of_the_prompt(model: LoadedModel):
     assert scores.dtype == np.float32 and scores.shape == (len(tokens) - 1,)
     np.testing.assert_allclose(scores, want, atol=1e-5)
     assert model.score(tokens[:1]).shape == (0,)
+
+
+@pytest.mark.timeout(60)
+def test_a_request_whose_beginning_breaks_ends_with_the_error(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+):
+    """It waits no longer, and has no sequence yet."""
+
+    def broken(*args: Any) -> Any:
+        raise RuntimeError("a fault of the engine")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(model.engine.sequences, "take", broken)
+        with pytest.raises(RuntimeError, match="a fault of the engine"):
+            model.generate(PROMPT, max_tokens=3)
+    assert len(model.generate(PROMPT, max_tokens=3).tokens) == 3

@@ -110,9 +110,11 @@ class Scheduler:
             if request.watches_prefill:
                 request.prefilled(request.reused)
             sequence.allocate(len(request.prompt) + int(min(request.left, _GROWTH)))
-        except Error as error:
-            request.fail(error)
+        except BaseException as error:
+            request.fail(error)  # nobody else knows it now
             request.release()
+            if not isinstance(error, Error):
+                raise
 
     def schedule(self) -> list[Chunk]:
         """The chunks of the next batch; empty if no request wants more."""
