@@ -17,8 +17,9 @@ from ggmodel.model import find
 from ggmodel.model.registry import find_hf, supported
 from ggmodel.workbench.port import Ported, algebra, layouts
 from ggmodel.workbench.port.attention import Missing, Scores, attention_of
+from ggmodel.workbench.port.experts import Experts, experts_of, rule_of
 from ggmodel.workbench.port.facts import Keys
-from ggmodel.workbench.port.recording import Call
+from ggmodel.workbench.port.recording import Call, Recording
 
 ROOT = Path(__file__).parents[2]
 CODE = ROOT / "sdk/ggmodel/workbench/port"
@@ -97,6 +98,15 @@ class TestFits:
         assert found is not None
         assert (found.dims, found.neighbours, found.base) == (dims, neighbours, 100.0)
 
+    def test_a_rotation_backwards(self):
+        x = drawn(2, 11, 8)
+        forwards, backwards = (
+            algebra.rotation(x, rotated(x, 8, False, 100.0, sign)) for sign in (1, -1)
+        )
+        assert forwards is not None and backwards is not None
+        assert backwards.backwards and backwards.base == 100.0
+        assert not forwards.backwards and not forwards.alike(backwards)
+
     def test_no_rotation_and_another_map(self):
         x = drawn(2, 11, 8)
         assert algebra.rotation(x, x) == algebra.Rotation(0, False, ())
@@ -109,12 +119,12 @@ class TestFits:
         assert algebra.places(x[order] + 0.1, x) is None
 
 
-def rotated(x: Any, dims: int, neighbours: bool, base: float) -> Any:
-    """x [heads, n, d], rotated as arXiv 2104.09864 says."""
+def rotated(x: Any, dims: int, neighbours: bool, base: float, sign: int = 1) -> Any:
+    """x [heads, n, d], rotated as arXiv 2104.09864 says; the sign is that of its angles."""
     y, half = x.copy(), dims // 2
     for i in range(half):
         a, b = (2 * i, 2 * i + 1) if neighbours else (i, i + half)
-        angle = np.arange(x.shape[1]) * base ** (-2 * i / dims)
+        angle = sign * np.arange(x.shape[1]) * base ** (-2 * i / dims)
         y[..., a] = x[..., a] * np.cos(angle) - x[..., b] * np.sin(angle)
         y[..., b] = x[..., b] * np.cos(angle) + x[..., a] * np.sin(angle)
     return y
@@ -167,6 +177,61 @@ class TestAttention:
             attention_of(scores, calls, {}, {})
 
 
+@pytest.mark.parametrize("scored", [False, True])
+def test_the_bias_of_a_choice_of_experts(scored: bool):
+    logits, bias = drawn(40, 6), drawn(6)
+    shares = 1 / (1 + np.exp(-logits))
+    chosen = np.argsort(-((logits if scored else shares) + bias), axis=-1)[:, :2]
+    weights = 2 * np.take_along_axis(shares, chosen, -1)
+    small = {"other": drawn(6), "bias": bias}
+    assert rule_of(logits, chosen, weights, small, "") == (True, False, 2.0, "bias", scored)
+
+
+class TestExperts:
+    """Two of four experts, 8 numbers wide, for each of 30 tokens."""
+
+    def found(self, bias: str, normed: bool = False) -> Experts:
+        x, router, both, down = drawn(30, 16), drawn(4, 16), drawn(4, 16, 16), drawn(4, 16, 8)
+        shares, offset = 1 / (1 + np.exp(-x @ router.T)), drawn(4)
+        chosen = np.argsort(-shares - offset, axis=-1)[:, :2]
+        weights = np.take_along_axis(shares, chosen, -1)
+        y = np.zeros_like(x)
+        for i, row in enumerate(x):
+            for expert, weight in zip(chosen[i], weights[i], strict=True):
+                gate, up = np.split(both[expert] @ row, 2)
+                y[i] += weight * down[expert] @ (algebra.ACTIVATIONS["silu"](gate) * up)
+        w, result = drawn(16), y
+        given = {"gate_up_proj": both, "down_proj": down}
+        calls = {
+            "mlp.gate": Call("mlp.gate", "Router", x, x @ router.T, {"weight": router}, 1),
+            "mlp.experts": Call("mlp.experts", "Experts", x, y, given, 2, [chosen, weights]),
+        }
+        if normed:
+            result = y / np.sqrt((y**2).mean(-1, keepdims=True) + 1e-3) * w
+            calls["behind"] = Call("behind", "Norm", y, result, {"weight": w}, 3)
+        modules: dict[str, Any] = {"layer.mlp": (x, result)}
+        record = Recording(np.arange(30), y, modules, small={f"layer.{bias}": offset})
+        experts = experts_of(record, "layer", calls)
+        assert experts is not None
+        return experts
+
+    def test_the_rule_of_a_router(self):
+        e = self.found("mlp.bias")
+        assert (e.path, e.place, e.router, e.leaf) == ("mlp", "mlp", "mlp.gate", "mlp.experts")
+        assert (e.count, e.used, e.ffn, e.activation) == (4, 2, 8, "silu")
+        assert (e.sigmoid, e.normalize, e.scale, e.bias) == (True, False, 1.0, "mlp.bias")
+        assert (e.behind, e.norm) == ("", None)
+
+    def test_a_bias_that_a_checkpoint_has_elsewhere(self):
+        e = self.found("router.bias")
+        assert (e.bias, e.place) == ("router.bias", "")
+
+    def test_a_norm_behind(self):
+        e = self.found("mlp.bias", normed=True)
+        assert (e.behind, e.place) == ("behind", "")
+        assert e.norm == algebra.Norm("rms", 1e-3, False, True, False, 16)
+
+
 PRE = [
     ("attn_norm", {"x": 1.0}),
     ("attn", {"attn_norm": 1.0}),
@@ -182,6 +247,18 @@ class TestLayouts:
         assert layouts.base_of(PRE, True) == "nn.LayerNormLayer"
         aside = [*PRE[:2], ("ffn", {"attn_norm": 1.0}), PRE[-1]]
         assert layouts.base_of(aside, True) == "nn.LayerNormLayer"
+
+    def test_long_lines_are_wrapped(self):
+        rows = 'hf=Part("experts.first.weight", 0, ("expert_ffn", "expert_ffn"), axis=-1)'
+        line = f'weight: Tensor = gguf("weight", {rows}, op=Transpose())'
+        assert layouts.written("A", "B", [line]).splitlines() == [
+            "class A(B):",
+            "    weight: Tensor = gguf(",
+            '        "weight",',
+            f"        {rows},",
+            "        op=Transpose(),",
+            "    )",
+        ]
 
     def test_another_wiring_is_written_out(self):
         wiring = [
@@ -258,8 +335,8 @@ class TestPorted:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not REFERENCE.exists(), reason="`make faults` installs transformers")
-@pytest.mark.parametrize("name", ["Arcee", "OPT", "CodeGen"])
+@pytest.mark.skipif(not REFERENCE.exists(), reason="`make test-port` installs transformers")
+@pytest.mark.parametrize("name", ["Kolibri1", "OPT", "CodeGen"])
 def test_a_class_of_transformers(tmp_path: Path, name: str):
     (tmp_path / "config.json").write_text(json.dumps({"architectures": [f"{name}ForCausalLM"]}))
     command = [REFERENCE, "-m", "ggmodel", "port", tmp_path, "--into", tmp_path / "own", "--json"]

@@ -140,8 +140,10 @@ def norm_of(x: Array, y: Array, weights: Mapping[str, Array]) -> Norm | None:
             base = np.take_along_axis(factor * centred, i, -1)
             root = base / np.take_along_axis(shown, i, -1)  # √(power + eps)
             eps = float(np.median(root[..., 0] ** 2 - power))
-            made = factor * centred / np.sqrt(power + eps)[..., None]
-            if -1e-12 < eps < 0.5 and equal(made, shown):
+            if not -1e-12 < eps < 0.5:
+                continue
+            made = factor * centred / np.sqrt(power + max(eps, 0))[..., None]
+            if equal(made, shown):
                 eps = float(f"{max(eps, 0):.6g}")
                 named = weight is not None
                 return Norm(kind, eps, plus_one, named, bias is not None, x.shape[-1])
@@ -168,16 +170,18 @@ class Rotation:
         neighbours: pairs are neighbours, not half of the rotated elements apart.
         angles: of each pair, a position.
         magnitude: factor on the result.
+        backwards: by negative angles.
     """
 
     dims: int
     neighbours: bool
     angles: tuple[float, ...]
     magnitude: float = 1.0
+    backwards: bool = False
 
     def alike(self, other: Rotation) -> bool:
-        same = (self.dims, self.neighbours) == (other.dims, other.neighbours)
-        return same and bool(np.allclose(self.angles, other.angles, atol=1e-6))
+        kinds = [(r.dims, r.neighbours, r.backwards) for r in (self, other)]
+        return kinds[0] == kinds[1] and bool(np.allclose(self.angles, other.angles, atol=1e-6))
 
     @property
     def base(self) -> float | None:
@@ -207,7 +211,8 @@ def rotation(before: Array, after: Array) -> Rotation | None:
         angles = np.angle(turn[0, 1])
         steps = np.exp(1j * np.outer(np.arange(before.shape[1]), angles)) * sizes[0, 0, 0]
         if np.abs(a * steps - b).max() <= SINGLE * np.abs(a).max():
-            return Rotation(dims, neighbours, tuple(map(float, angles)), float(sizes[0, 0, 0]))
+            each = tuple(map(float, np.abs(angles)))
+            return Rotation(dims, neighbours, each, float(sizes[0, 0, 0]), bool(angles[0] < 0))
     return None
 
 

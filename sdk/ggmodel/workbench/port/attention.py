@@ -48,6 +48,7 @@ class Attention:
         window: how many positions each sees; None for all before it.
         max_bias: of ALiBi; 0 for none.
         sinks: the parameter with one more score for each head; "" for none.
+        bias: one that is added to the result, and is none of `out`'s; "" for none.
     """
 
     q: Projection
@@ -66,6 +67,7 @@ class Attention:
     causal: bool
     max_bias: float = 0.0
     sinks: str = ""
+    bias: str = ""
 
     @property
     def leaves(self) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from .algebra import Gated, Norm, combination, equal, gated, norm_of
@@ -66,14 +67,30 @@ def layer_of(record: Recording, path: str) -> Layer:
     feed = experts_of(record, path, calls) or _feed_forward(calls, norms, attention, path)
     x, y = record.modules[path]
     layer = Layer(path, calls, attention, feed, norms)
+    if isinstance(feed, Experts):
+        norms.pop(feed.behind, None)
     loose = calls.keys() - attention.leaves - feed.leaves - norms.keys()
     if loose:
         first = min(loose, key=lambda n: calls[n].at)
         raise Missing(f"{path}.{first} ({calls[first].kind}): no known block has this module")
     if x is None or y is None:
         raise Missing(f"{path}: what enters and leaves this layer")
-    layer.wiring = _wiring(layer, record, x, y)
+    loose = [n for n, w in small.items() if w.shape == x.shape[-1:] and _module(n) not in calls]
+    for name in ("", *loose):
+        with suppress(_Unwired):
+            layer.wiring = _wiring(layer, record, x, y, small.get(name))
+            attention.bias = name
+            return layer
+    layer.wiring = _wiring(layer, record, x, y)  # raises
     return layer
+
+
+def _module(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+class _Unwired(Missing):
+    """An input is no sum."""
 
 
 def _feed_forward(
@@ -96,11 +113,15 @@ def _feed_forward(
     raise Missing(f"{path}: a feed-forward part of {names}")
 
 
-def _wiring(layer: Layer, record: Recording, x: Array, y: Array) -> Wiring:
-    """The input of each part as a sum of what was computed before."""
+def _wiring(
+    layer: Layer, record: Recording, x: Array, y: Array, bias: Array | None = None
+) -> Wiring:
+    """The input of each part as a sum of what was computed before; a bias is added to the result
+    of attention."""
     a, f, calls = layer.attention, layer.feed, layer.calls
     first, last = calls[a.q.source], calls[a.out]
-    parts = [(first.at, last.at, "attn", first.x, last.y)]
+    attended = last.y if bias is None else last.y + bias
+    parts = [(first.at, last.at, "attn", first.x, attended)]
     if isinstance(f, Experts):
         given, made = record.modules[f"{layer.path}.{f.path}"]
         if given is None or made is None:
@@ -119,9 +140,9 @@ def _wiring(layer: Layer, record: Recording, x: Array, y: Array) -> Wiring:
         known = {"x": x} | {m: out for m, (end, out) in results.items() if end < start}
         factors = combination(given, known)
         if factors is None:
-            raise Missing(f"{layer.path}: the input of {name} is no sum of results before it")
+            raise _Unwired(f"{layer.path}: the input of {name} is no sum of results before it")
         wiring.append((name, factors))
     factors = combination(y, {"x": x} | {m: out for m, (_, out) in results.items()})
     if factors is None:
-        raise Missing(f"{layer.path}: its result is no sum of its parts'")
+        raise _Unwired(f"{layer.path}: its result is no sum of its parts'")
     return [*wiring, ("", factors)]

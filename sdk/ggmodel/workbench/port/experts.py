@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .algebra import ACTIVATIONS, Gated, combination, equal, gated
+from .algebra import ACTIVATIONS, Gated, Norm, combination, equal, gated, norm_of
 from .attention import Missing
 from .recording import Array, Call, Recording
 
@@ -20,8 +20,11 @@ class Experts:
 
     Attributes:
         path: of the block within the layer. leaf, router: leaves.
-        bias: the parameter that counts in the choice alone, within the block; "" for none.
+        bias: the parameter that counts in the choice alone; "" for none.
+        scored: it is added to the router's scores, not to their shares.
+        weights: the arrays of all experts, [experts, …]: gate and up in one, and down.
         shared, down: experts that all tokens share; share: the leaf that gates them.
+        behind: the leaf of a norm of the block's result, and `norm`; "" for none.
     """
 
     path: str
@@ -35,14 +38,24 @@ class Experts:
     normalize: bool
     scale: float
     bias: str = ""
+    scored: bool = False
+    weights: tuple[Array, ...] = ()
     shared: Gated | None = None
     down: str = ""
     share: str = ""
+    behind: str = ""
+    norm: Norm | None = None
+
+    @property
+    def place(self) -> str:
+        """The path of a checkpoint's module around all; it may have bias and norm elsewhere."""
+        apart = [n for n in (self.bias, self.behind) if n and not n.startswith(f"{self.path}.")]
+        return "" if apart else self.path
 
     @property
     def leaves(self) -> set[str]:
         """All its leaves."""
-        own = {self.leaf, self.router, self.down, self.share}
+        own = {self.leaf, self.router, self.down, self.share, self.behind}
         more = {self.shared.up, self.shared.gate} if self.shared else set[str]()
         return (own | more) - {""}
 
@@ -61,34 +74,36 @@ def experts_of(record: Recording, layer: str, calls: Mapping[str, Call]) -> Expe
         return None
     path, call = leaf.rpartition(".")[0], calls[leaf]
     where = f"{layer}.{path}"
-    inside = {n: c for n, c in calls.items() if n.startswith(f"{path}.") and n != leaf}
     count = next(w.shape[0] for w in call.weights.values() if w.ndim == 3)
     chosen = next((m for m in call.more if m.dtype.kind in "iu" and m.ndim == 2), None)
     weights = next((m for m in call.more if m.dtype.kind == "f" and m.ndim == 2), None)
     if chosen is None or weights is None or weights.shape != chosen.shape:
         raise Missing(f"{where}: experts that get no choice and weights")
     activation, ffn = _inner(call, chosen, weights, where)
-    router = next(
-        (
-            n
-            for n, c in inside.items()
-            for w in c.weights.values()
-            if w.ndim == 2 and w.shape == (count, call.x.shape[-1])
-        ),
-        None,
-    )
-    if router is None:
-        raise Missing(f"{where}: no module that scores {count} experts")
+    shape = (count, call.x.shape[-1])
+    scoring = [n for n, c in calls.items() if any(w.shape == shape for w in c.weights.values())]
+    while not (routers := [n for n in scoring if n.startswith(f"{path}.")]):
+        if not (path := path.rpartition(".")[0]):
+            raise Missing(f"{where}: no module that scores {count} experts")
+    router, where = routers[0], f"{layer}.{path}"
+    inside = {n: c for n, c in calls.items() if n.startswith(f"{path}.") and n != leaf}
     matrix = next(w for w in inside[router].weights.values() if w.ndim == 2)
     small = {
-        n.removeprefix(f"{where}."): x
+        n.removeprefix(f"{layer}."): x
         for n, x in record.small.items()
-        if n.startswith(f"{where}.") and x.shape == (count,)
+        if n.startswith(f"{layer}.") and x.shape == (count,)
     }
-    rule = _rule(call.x @ matrix.T, chosen, weights, small, where)
-    result = record.modules[where][1]
-    more = _shared(result, call, {n: c for n, c in inside.items() if n != router}, where)
-    return Experts(path, leaf, router, activation, count, chosen.shape[1], ffn, *rule, *more)
+    rule = rule_of(call.x @ matrix.T, chosen, weights, small, where)
+    result, behind, norm = record.modules[where][1], "", None
+    for name, c in calls.items():
+        if equal(c.y, result) and (norm := norm_of(c.x, c.y, c.weights)):
+            result, behind = c.x, name
+            break
+    others = {n: c for n, c in inside.items() if n not in (router, behind)}
+    more = *_shared(result, call, others, where), behind, norm
+    stacks = (call.weights[k] for k in sorted(call.weights, key=lambda k: "down" in k))
+    sizes = count, chosen.shape[1], ffn
+    return Experts(path, leaf, router, activation, *sizes, *rule, tuple(stacks), *more)
 
 
 def _inner(call: Call, chosen: Array, weights: Array, where: str) -> tuple[str, int]:
@@ -112,10 +127,11 @@ def _inner(call: Call, chosen: Array, weights: Array, where: str) -> tuple[str, 
     raise Missing(f"{where}: experts with a rule of their own")
 
 
-def _rule(
+def rule_of(
     logits: Array, chosen: Array, weights: Array, small: Mapping[str, Array], where: str
-) -> tuple[bool, bool, float, str]:
-    """Whether shares are sigmoids, and normalised; the weights' factor; the choice's bias."""
+) -> tuple[bool, bool, float, str, bool]:
+    """Whether shares are sigmoids, and normalised; the weights' factor; the choice's bias, and
+    whether scores get it."""
     spread = np.exp(logits - logits.max(-1, keepdims=True))
     kinds = {False: spread / spread.sum(-1, keepdims=True), True: 1 / (1 + np.exp(-logits))}
     for sigmoid, shares in kinds.items():
@@ -124,20 +140,25 @@ def _rule(
             usual = taken / taken.sum(-1, keepdims=True) if normalize else taken
             scale = float((weights * usual).sum() / (usual * usual).sum())
             if equal(scale * usual, weights):
-                bias = _bias(shares, chosen, small)
-                return sigmoid, normalize, float(f"{scale:.9g}"), bias
+                bias = _bias(shares, logits, chosen, small)
+                return sigmoid, normalize, float(f"{scale:.9g}"), *bias
     raise Missing(f"{where}: a router with a rule of its own")
 
 
-def _bias(shares: Array, chosen: Array, small: Mapping[str, Array]) -> str:
+def _bias(
+    shares: Array, logits: Array, chosen: Array, small: Mapping[str, Array]
+) -> tuple[str, bool]:
     def explains(scores: Array) -> bool:
         best = np.argsort(-scores, axis=-1)[:, : chosen.shape[1]]
         return np.array_equal(np.sort(best), np.sort(chosen))
 
     if explains(shares):
-        return ""
+        return "", False
     fitting = [n for n, x in small.items() if explains(shares + x)]
-    return next(iter([*fitting, *small]), "")  # groups of experts hide it
+    scored = [n for n, x in small.items() if explains(logits + x)]
+    if scored and not fitting:
+        return scored[0], True
+    return next(iter([*fitting, *small]), ""), False  # groups of experts hide it
 
 
 def _shared(

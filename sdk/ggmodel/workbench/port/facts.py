@@ -65,7 +65,10 @@ class Keys:
             own = self.common.get(key, key)
             size = self.saved.get(own)
             if isinstance(size, int) and size and value % size == 0 and 1 < value // size <= 8:
-                return f'lambda hf: {value // size} * hf["{own}"]'
+                n = value // size
+                named = (k for k, v in self.saved.items() if "mult" in k and v == n)
+                factor = next((f'hf["{k}"]' for k in named), n)
+                return f'lambda hf: {factor} * hf["{own}"]'
         double = [k for k, v in self.saved.items() if "ff" in k and near(v, 2 * value)]
         if double:
             return f'lambda hf: hf["{double[0]}"] // 2'

@@ -86,7 +86,9 @@ def _turned(before: Array, after: Array) -> Rotation | None:
         return None
     turned = rotation(before[:, order[0]][None], after[None])
     apart = [*range(0, before.shape[1], 2), *range(1, before.shape[1], 2)]
-    if turned is None or turned.neighbours or order[0].tolist() != apart:
+    if turned is None or turned.backwards:
+        return None
+    if turned.neighbours or order[0].tolist() != apart:
         return turned
     return replace(turned, neighbours=True)
 

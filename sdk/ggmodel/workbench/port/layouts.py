@@ -145,7 +145,8 @@ def _wrapped(line: str) -> str:
         return line
     head, _, inner = line[:-1].partition("(")
     if len(inner) > 92:
-        inner = inner.replace(", shape=", ",\n        shape=") + ","
+        # Commas within brackets stay.
+        inner = re.sub(r", (?=\w+=)(?![^()]*\))", ",\n        ", inner) + ","
     return f"{head}(\n        {inner}\n    )"
 
 
@@ -164,7 +165,10 @@ def imports(body: str) -> str:
         ("", "Module Tensor gguf kv nn register"),
         (".kvcache", "Causal Sliding"),
         (".ml", "Context DType RopeType"),
-        (".model", "AddConstant Batch HeadRows LastRows LayerMemory PartsOfHeads Transpose"),
+        (
+            ".model",
+            "AddConstant Batch HeadRows LastRows LayerMemory Part PartsOfHeads Stack Transpose",
+        ),
         (".nn", "Embedding ExpertLinear LayerNorm Linear RMSNorm Rope"),
     ):
         if found := used(names):
@@ -186,6 +190,21 @@ FUSED_NORMS = """\
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = super().project(x)
         return self.q_norm(q.contiguous()), self.k_norm(k.contiguous()), v"""
+BACKWARDS = """\
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        # Pairs rotate backwards, which they do with their elements swapped.
+        q, k, v = super().project(x)
+        (a, b), (c, d) = (y.chunk(0, self.config.head_dim // 2) for y in (q, k))
+        return b.concat(a, 0), d.concat(c, 0), v"""
+SCORED = """\
+    def choose(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        # The bias is added to the scores, not to their shares.
+        h, scores = self.config, self.router(x)
+        ids = (scores + self.bias).top_k(h.experts_used)
+        weights = scores.{share}().reshape(1, h.experts, -1).rows(ids)
+        total = weights.reshape(h.experts_used, -1).sum_rows().reshape(1, 1, -1)
+        weights = weights.div(total) if h.normalize else weights
+        return ids, weights.scale(h.expert_scale)"""
 NORMED_RESULT = """\
     def attend(self, q: Tensor, k: Tensor, v: Tensor, cache: LayerMemory) -> Tensor:
         h = self.config
@@ -201,9 +220,9 @@ NORMED_GATE = """\
 NORMED_MLP = """\
     def forward(self, x: Tensor) -> Tensor:
         return self.down(self.norm(nn.activate(self.activation, self.up(x))))"""
-CAPPED = """\
-    def forward(self, ctx: Context, batch: Batch) -> Tensor:
-        return nn.softcap(super().forward(ctx, batch), self.config.logit_cap)"""
+NORMED_EXPERTS = """\
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(super().forward(x))"""
 HIDDEN = """\
     def hidden(self, ctx: Context, batch: Batch) -> Tensor:
         x = self.embedded(batch)

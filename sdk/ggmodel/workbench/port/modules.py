@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
 
 from . import layouts
 from .algebra import Norm
@@ -14,7 +16,7 @@ from .experts import Experts
 from .facts import Keys, near
 from .latent import Latent
 from .layouts import written
-from .recording import Call
+from .recording import Array, Call
 from .whole import Whole
 
 
@@ -34,7 +36,7 @@ class Modules:
     """The classes of a model's modules.
 
     Args:
-        saved: the names of its tensors in a checkpoint.
+        saved: its tensors in a checkpoint, by their names.
 
     Attributes:
         layer: the first layer, which all others are like.
@@ -42,7 +44,7 @@ class Modules:
         classes: the text of each class, and `extra`, lines of the config class.
     """
 
-    def __init__(self, whole: Whole, keys: Keys, saved: Collection[str]):
+    def __init__(self, whole: Whole, keys: Keys, saved: Mapping[str, Array]):
         self.whole, self.keys, self.saved = whole, keys, saved
         self.layer = whole.layers[0]
         self.eps = 0.0
@@ -85,11 +87,16 @@ class Modules:
             lines += self._fused(a, prefix)
         else:
             lines += self._apart(a, prefix)
-        if within(a.out, prefix) not in out or _transposed(calls[a.out]):
-            shape = '"out_width", "width"'
-            lines.append(
-                self._linear("out", "attn_output", within(a.out, prefix), calls[a.out], shape)
-            )
+        shape, hf = '"out_width", "width"', within(a.out, prefix)
+        if bias := next((b for layer in self.whole.layers if (b := layer.attention.bias)), ""):
+            weights = [
+                f'weight: Tensor = gguf("weight", hf="{hf}.weight")',
+                f'bias: Tensor | None = gguf("bias", hf="{within(bias, prefix)}")',
+            ]
+            self.classes.append(written("Out", "Linear", weights))
+            lines.append(f'out: Out = gguf("attn_output", hf="", shape=({shape}))')
+        elif hf not in out or _transposed(calls[a.out]):
+            lines.append(self._linear("out", "attn_output", hf, calls[a.out], shape))
         if a.q.norm or a.k.norm:
             norms = self._query_norms(a, prefix)
             if not fused and not norms:
@@ -97,6 +104,10 @@ class Modules:
             lines += norms
             each = self.layer.norms[a.q.norm].width == a.head_dim
             methods += [layouts.FUSED_NORMS] if fused else [] if each else [layouts.WIDE_NORMS]
+        if a.rope.backwards:
+            if methods or fused or a.rope.neighbours or a.rope.dims != a.head_dim:
+                raise Missing(f"{a.q.source}: queries that rotate backwards, in parts or fused")
+            methods.append(layouts.BACKWARDS)
         if a.sinks:
             hf, more = within(a.sinks, prefix), 'shape=("heads",)'
             lines.append(f'sinks: Tensor = gguf("attn_sinks.weight", hf="{hf}", {more})')
@@ -192,21 +203,21 @@ class Modules:
 
     def _experts(self, e: Experts, layer: str, calls: dict[str, Call]) -> str:
         keys, lines = self.keys, list[str]()
-        if within(e.router, e.path) != "gate":
+        if within(e.router, e.place) != "gate":
             shape = 'shape=("width", "experts")'
-            hf = within(e.router, e.path)
+            hf = within(e.router, e.place)
             lines.append(f'router: Linear = gguf("ffn_gate_inp", hf="{hf}", {shape})')
         lines += self._stacked(e, layer)
         if e.bias:
-            lines.append(f'bias: Tensor = nn.selection_bias("{e.bias}")')
+            lines.append(f'bias: Tensor = nn.selection_bias("{within(e.bias, e.place)}")')
         if e.shared is not None:
             at = common([e.shared.gate, e.shared.up, e.down])
             parts = (e.shared.gate, e.shared.up, e.down)
             if [within(n, at) for n in parts] != ["gate_proj", "up_proj", "down_proj"]:
                 raise Missing(f"{layer}.{at}: shared experts with names of their own")
-            lines.append(f'shared: nn.SharedExpert = gguf(hf="{within(at, e.path)}")')
+            lines.append(f'shared: nn.SharedExpert = gguf(hf="{within(at, e.place)}")')
             if e.share:
-                hf, name = within(e.share, e.path), "ffn_gate_inp_shexp"
+                hf, name = within(e.share, e.place), "ffn_gate_inp_shexp"
                 lines.append(f'share: Linear = gguf("{name}", hf="{hf}", shape=("width", 1))')
             self._shared_width(e, calls[e.down].x.shape[-1])
         names = ("n_routed_experts", "num_experts", "num_local_experts")
@@ -218,13 +229,22 @@ class Modules:
         ):
             self.extra.append(keys.size(field, gguf, key, n, "topk", "top_k", "size") or "")
         self._routing(e)
-        return self._class("Experts", "nn.GatedExperts", lines, [])
+        share = "sigmoid" if e.sigmoid else "softmax"
+        methods = [layouts.SCORED.format(share=share)] if e.scored else []
+        if e.norm is not None:
+            lines.append(self._norm("norm", "post_ffw_norm", within(e.behind, e.place), e.norm))
+            methods.append(layouts.NORMED_EXPERTS)
+        return self._class("Experts", "nn.GatedExperts", lines, methods)
 
     def _shared_width(self, e: Experts, width: int) -> None:
         saved = self.keys.saved
         counts = [saved.get(n) for n in ("n_shared_experts", "num_shared_experts")]
         product = [n * e.ffn for n in counts if isinstance(n, int)]
         if near(saved.get("shared_expert_intermediate_size"), width) or width in product[:1]:
+            return
+        for key in (k for k, n in saved.items() if "shared" in k and near(n, width / e.ffn)):
+            line = f'shared_experts: int = kv("expert_shared_count", hf="{key}", default=0)'
+            self.extra.append(line)
             return
         name = "expert_shared_feed_forward_length"
         line = self.keys.size("shared_ffn", name, "", width, "shared", "intermediate")
@@ -244,12 +264,42 @@ class Modules:
         """The lines of the experts' matrices, which a checkpoint numbers."""
         at = re.escape(f"{layer}.{e.leaf}")
         found = {m[1] for n in self.saved if (m := re.fullmatch(rf"{at}\.0\.(\w+)\.weight", n))}
-        if found == {"gate_proj", "up_proj", "down_proj"}:
-            return []
+        parts = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
         if found == {"w1", "w2", "w3"}:
-            parts = {"gate": "w1", "up": "w3", "down": "w2"}.items()
-            return [f'{part}: ExpertLinear = nn.stacked("{part}", "{hf}")' for part, hf in parts]
-        raise Missing(f"{layer}.{e.leaf}: experts that a checkpoint does not number")
+            parts = {"gate": "w1", "up": "w3", "down": "w2"}
+        elif found != {*parts.values()}:
+            return self._whole_stacks(e, layer)
+        if (at := within(e.leaf, e.place)) != "experts":
+            sources = {part: f'Stack("{at}.{{}}.{hf}", "experts")' for part, hf in parts.items()}
+            return [self._stack(part, source) for part, source in sources.items()]
+        if "gate_proj" in found:
+            return []
+        return [f'{p}: ExpertLinear = nn.stacked("{p}", "{hf}")' for p, hf in parts.items()]
+
+    @staticmethod
+    def _stack(part: str, source: str, kind: str = "ExpertLinear") -> str:
+        dims = '"expert_ffn", "width"' if part == "down" else '"width", "expert_ffn"'
+        return f'{part}: {kind} = gguf("ffn_{part}_exps", hf={source}, shape=({dims}, "experts"))'
+
+    def _whole_stacks(self, e: Experts, layer: str) -> list[str]:
+        """The same of a checkpoint with one tensor for all experts, gate and up in one."""
+        names = {x.tobytes(): n for n, x in self.saved.items() if x.ndim == 3}
+        stored = [names.get(x.astype(np.float32).tobytes(), "") for x in e.weights]
+        where = f"{layer}.{e.place}.".replace("..", ".")
+        if not all(name.startswith(where) for name in stored):
+            raise Missing(f"{layer}.{e.leaf}: experts that a checkpoint has in another form")
+        both, down = (f'"{name.removeprefix(where)}"' for name in stored)
+        width = self.whole.width
+        turned = e.weights[0].shape[1] == width and e.weights[1].shape[2] == width
+        axis, op = (-1, ", op=Transpose()") if turned else (-2, "")
+        halves = '("expert_ffn", "expert_ffn")'
+        parts = [f"Part({both}, {i}, {halves}, axis={axis})" for i in (0, 1)]
+        lines = list[str]()
+        for part, source in zip(("gate", "up", "down"), (*parts, down), strict=True):
+            weight = f'weight: Tensor = gguf("weight", hf={source}{op})'
+            self.classes.append(written(part.title(), "ExpertLinear", [weight]))
+            lines.append(self._stack(part, '""', part.title()))
+        return lines
 
 
 def _transposed(call: Call) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from ..scaffold.source import camel
 from . import layouts
@@ -15,6 +15,7 @@ from .facts import Keys, near
 from .latent import EPS, Latent
 from .layouts import LAYERS, written
 from .modules import Modules, common
+from .recording import Array
 from .whole import Whole
 
 _TABLE = 'shape=("width", None)'
@@ -24,11 +25,11 @@ class Writer(Modules):
     """The file of a model.
 
     Args:
-        saved: the names of its tensors in a checkpoint.
+        saved: its tensors in a checkpoint, by their names.
         name: of the architecture. cls: the class of transformers.
     """
 
-    def __init__(self, whole: Whole, keys: Keys, saved: Collection[str], name: str, cls: str):
+    def __init__(self, whole: Whole, keys: Keys, saved: Mapping[str, Array], name: str, cls: str):
         super().__init__(whole, keys, saved)
         self.name, self.cls = name, cls
         self.eps = keys.usual_eps([norm.eps for norm in self.norms])
@@ -68,15 +69,17 @@ class Writer(Modules):
             Missing: something that no declaration says.
         """
         self._layer()
-        model = self._model()
+        caches = self._caches()
         bases = [n for n, has in (("LayerNorm", self.layer_norms), ("", self.experts)) if has]
         shared = self.experts is not None and self.experts.shared is not None
         bases = [n or ("SharedExperts" if shared else "Experts") for n in bases]
         latent = isinstance(self.layer.attention, Latent)
         bases = ["Latent", *bases] if latent else bases
         base = ", ".join(f"nn.{n}Config" for n in bases) or "nn.DecoderConfig"
-        config = written(f"{camel(self.name)}Config", base, self._hyperparameters())
-        body = "\n\n\n".join([config, *dict.fromkeys(self.classes), model])
+        lines, config = self._hyperparameters(), f"{camel(self.name)}Config"
+        own = [written(config, base, lines)] if lines or len(bases) > 1 else []
+        model = self._model(config if own else base, caches)
+        body = "\n\n\n".join([*own, *dict.fromkeys(self.classes), model])
         title = f'"""{self.cls}, as `ggmodel port` wrote it."""'
         return f"{title}\n\n{layouts.imports(body)}\n\n\n{body}\n"
 
@@ -141,6 +144,8 @@ class Writer(Modules):
             kinds = saved.get("rope_parameters", {})
             local = "sliding_attention"
             names += [f"rope_parameters.{local}.rope_theta"] if local in kinds else []
+            # From which layer on there would be windows.
+            names += [k for k in saved if k.endswith("window_layers")]
         listed = ", ".join(f'"{name}": ...' for name in names)
         return [f"fixed = {{{listed}}}"] if names else []
 
@@ -160,7 +165,7 @@ class Writer(Modules):
         base = layouts.base_of(wiring, not rms)
         usual, kind, plus_one = LAYERS.get(base, ({}, "", False))
         at = common(a.leaves)
-        lines = {"attn": self._module("attn", self._attention(a, at), at, base)}
+        lines = {"attn": self._module("attn", self._attention(a, at), [at], base)}
         feeds, places = self._feeds()
         lines["ffn"] = self._module("ffn", " | ".join(feeds), places, base)
         for hf, field in names.items():
@@ -177,40 +182,39 @@ class Writer(Modules):
         ordered = [lines[field] for field in layouts.ORDER if lines.get(field)]
         self.classes.append(written("Layer", base, ordered, methods))
 
-    def _feeds(self) -> tuple[list[str], str]:
-        """The classes of feed-forward parts, and the path of all of them."""
-        kinds, places = dict[type, str](), set[str]()
+    def _feeds(self) -> tuple[list[str], list[str]]:
+        """The classes of feed-forward parts, and their paths."""
+        kinds, places = dict[type, str](), dict[str, None]()
         for layer in self.whole.layers:
             f = layer.feed
-            place = f.path if isinstance(f, Experts) else common(f.leaves)
-            places.add(place)
+            place = f.place if isinstance(f, Experts) else common(f.leaves)
+            places[place] = None
             if type(f) not in kinds:
                 kinds[type(f)] = (
                     self._experts(f, layer.path, layer.calls)
                     if isinstance(f, Experts)
                     else self._feed_forward(f, place, layer.calls)
                 )
-        if len(places) > 1:
-            raise Missing(f"feed-forward parts at {' and '.join(sorted(places))}")
-        return [*kinds.values()], places.pop()
+        return [*kinds.values()], [*places]
 
     @staticmethod
-    def _module(field: str, kind: str, at: str, base: str) -> str:
+    def _module(field: str, kind: str, at: list[str], base: str) -> str:
         usual = LAYERS.get(base, ({}, "", False))[0].get(field, ())
-        if at not in usual:
-            return f'{field}: {kind} = gguf(hf="{at}")'
+        if len(at) > 1 or at[0] not in usual:
+            names = ", ".join(f'"{name}"' for name in at)
+            return f"{field}: {kind} = gguf(hf={names if len(at) == 1 else f'({names})'})"
         given = field == "ffn" and kind == "nn.GatedMLP" and base != "nn.LayerNormLayer"
         return "" if given else f"{field}: {kind}"
 
-    def _model(self) -> str:
-        w, lines = self.whole, [f"config: {camel(self.name)}Config"]
+    def _model(self, config: str, caches: str) -> str:
+        w, lines = self.whole, [f"config: {config}"]
         base = "nn.LayerNormDecoder" if self.layer_norms else "nn.Decoder"
         lines[:0] = self._ignored()
         narrow = w.calls[w.embed].y.shape[-1] != w.width
         table = "shape=(None, None)" if narrow else _TABLE
         if narrow or w.embed not in ("model.embed_tokens", "embed_tokens"):
             lines.append(f'embed: Embedding = gguf("token_embd", hf="{w.embed}", {table})')
-        methods = [self._caches(), *self._before(lines)]
+        methods = [caches, *self._before(lines)]
         named = f' = gguf("blk", hf="{w.path}", n="layers")'
         lines.append(f"layers: list[Layer]{'' if w.path in ('model.layers', 'layers') else named}")
         methods += self._behind(lines, base)
@@ -222,7 +226,8 @@ class Writer(Modules):
         """Tensors of modules that compute nothing of the logits."""
         read = self.whole.leaves - self._constant()
         bias = f"{self.whole.head.rpartition('.')[0]}.bias"
-        sinks = self.layer.attention.sinks or "\0"
+        each = [(layer.attention, layer.feed) for layer in self.whole.layers]
+        alone = [n for a, feed in each for n in (a.sinks, a.bias, getattr(feed, "bias", "")) if n]
         numbered = tuple(
             f"{layer.path}.{layer.feed.path}."
             for layer in self.whole.layers
@@ -233,12 +238,16 @@ class Writer(Modules):
             for name in self.saved
             if name.rpartition(".")[0] not in read
             and not name.startswith((bias, *numbered))
-            and not name.endswith(sinks)
+            and not name.endswith(tuple(alone))
         ]
         around = {name: _outermost(name, read) for name in unread}
         patterns = sorted({re.sub(r"\.\d+\.", ".*.", name) for name in around.values()})
-        listed = "".join(f'\n        "{pattern}",' for pattern in patterns)
-        return [f"ignore_hf = ({listed}\n    )"] if patterns else []
+        quoted = [f'"{pattern}"' for pattern in patterns]
+        line = f"ignore_hf = ({', '.join(quoted)}{',' * (len(quoted) == 1)})"
+        if len(line) > 96:
+            listed = "".join(f"\n        {name}," for name in quoted)
+            line = f"ignore_hf = ({listed}\n    )"
+        return [line] if patterns else []
 
     def _constant(self) -> set[str]:
         """Leaves outside of layers whose results enter them in another way, as angles."""
@@ -365,12 +374,11 @@ class Writer(Modules):
         far, near = (self._rope(each[flag], flag) for flag in (False, True))
         if any(local):
             both = far == near or not each[False]
-            ropes = near if both else f"[{near} if local else {far} for local in h.local]"
-            made = f"Sliding.where(h.local, h.window, {ropes})"
-            return (
-                "    def caches(self) -> list[Causal | Sliding]:\n"
-                f"        h = self.config\n        return {made}"
-            )
+            lines = [] if both else [f"near, far = {near}, {far}"]
+            ropes = near if both else "[near if local else far for local in h.local]"
+            lines += [f"return Sliding.where(h.local, h.window, {ropes})"]
+            body = "\n        ".join(["h = self.config", *lines])
+            return f"    def caches(self) -> list[Causal | Sliding]:\n        {body}"
         absolute = self.whole.positions or self.whole.sines
         inner = "absolute=True" if absolute else "" if far == "None" else far
         inner = f"max_bias={layers[0].max_bias}" if layers[0].max_bias else inner
