@@ -1,1 +1,2 @@
-"""Granite: the architectures `granite` (Granite 3, dense) and `granitehybrid` (Granite 4)."""
+"""Granite: the architectures `granite` (Granite 3, dense), `granitemoe` (with experts) and
+`granitehybrid` (Granite 4)."""

@@ -1,1 +1,1 @@
-"""Nemotron: the architecture `nemotron_h`."""
+"""Nemotron: the architectures `nemotron` and `nemotron_h`."""

@@ -33,6 +33,10 @@ WINDOW = (
 )
 NOTES: dict[str, list[str]] = {
     "apertus/biases": [f"{REFUSES}it needs output.weight"],
+    "arcee/biases": [
+        f"{REFUSES}it has no place for blk.0.{part}.bias"
+        for part in ("attn_output", "ffn_up", "ffn_down")
+    ],
     "cohere2/layer_types": [f"{REFUSES}it has no place for blk.0.attn_output.bias"],
     "cohere2/untied": [f"{REFUSES}it has no place for output.weight"],
     "command_r/bias": [
@@ -66,6 +70,10 @@ NOTES: dict[str, list[str]] = {
         *(f"{REFUSES}it has no place for blk.0.ffn_{p}.bias" for p in ("gate", "up", "down")),
     ],
     "exaone_moe/groups": [f"{REFUSES}it needs output.weight"],
+    "gemma/untied": [
+        f"{REFUSES}it has no place for {name}"
+        for name in ("blk.0.attn_output.bias", "output.weight")
+    ],
     "gemma2/low_caps": [f"{DIFFERS}attention.scale is 0.25, and it computes with 0.17677"],
     "gemma2/no_caps": [f"{DIFFERS}{cap}_logit_softcapping is 0" for cap in ("attn", "final")],
     "gemma2/untied": [
@@ -182,6 +190,10 @@ NOTES: dict[str, list[str]] = {
         ]
         for name, parts in (("norm", ("in", "out")), ("biases", ("in",)))
     },
+    "nemotron/biases": [
+        f"{REFUSES}attention.key_length is 32, not 16",
+        f"{REFUSES}it needs output.weight",
+    ],
     "nemotron_h/biases": [
         f"{REFUSES}it has no place for blk.2.ssm_{part}.bias" for part in ("in", "out")
     ],
@@ -308,6 +320,7 @@ SAME = """
     olmoe/published olmoe/linear_rope qwen2moe/published
     cohere2/linear_rope cohere2/published command_r/published gemma2/published gemma3/images
     gemma3/softcap gemma3/untied gemma4/dense gemma4/experts gemma4/images_dense
+    arcee/published gemma/published granitemoe/published granitemoe/shared nemotron/published
     apertus/plain ernie4_5/plain exaone4/plain glm4/plain glm4/wide gpt2/plain
     bloom/plain bloom/three_heads bloom/twelve_heads hunyuan_moe/plain
     hunyuan_dense/plain olmo/plain seed_oss/plain smollm3/plain stablelm/plain starcoder2/plain

@@ -39,10 +39,10 @@ class Bounds:
 
 EXCEPTIONS = {
     # ggml's GELU reads a table in F16; without it, on the reference backend, all is exact.
-    "gemma2": Bounds(exact=1e-6, cache=2e-6),
-    "gemma3n": Bounds(exact=1e-6, cache=2e-6),
-    "gemma4": Bounds(exact=1e-6, cache=2e-6),
-    **dict.fromkeys(("bloom", "gpt2", "gptneox", "starcoder2"), Bounds(exact=1e-6, cache=2e-6)),
+    **dict.fromkeys(
+        ("bloom", "gemma", "gemma2", "gemma3n", "gemma4", "gpt2", "gptneox", "starcoder2"),
+        Bounds(exact=1e-6, cache=2e-6),
+    ),
     # A convolution multiplies three results of one matrix, each of which is rounded.
     "lfm2": Bounds(half=1.5e-6, quantised=1e-3),
     # A scan multiplies results of several matrices, each of which is rounded.

@@ -13,6 +13,7 @@ MODELS = Path(__file__).parents[2] / "models"
 # All Python of an architecture, counted by `lines_of`.
 LIMITS = {
     "apertus": 55,
+    "arcee": 20,
     "bloom": 40,
     "bart": 120,  # two stacks of layers, and a forced first token
     "bert": 25,
@@ -27,6 +28,7 @@ LIMITS = {
     "dots1": 35,
     "ernie4_5_moe": 35,
     "exaone_moe": 30,
+    "gemma": 30,
     "gemma2": 50,
     "gemma3": 190,
     "gemma3n": 650,
@@ -38,6 +40,7 @@ LIMITS = {
     "gptneox": 30,
     "granite": 20,
     "granitehybrid": 75,
+    "granitemoe": 20,
     "hunyuan_dense": 45,
     "hunyuan_moe": 25,
     "idefics3": 250,
@@ -59,6 +62,7 @@ LIMITS = {
     "modern_bert": 70,
     "mpnet": 45,
     "mpt": 50,
+    "nemotron": 25,
     "nemotron_h": 130,  # dense, and with experts that see fewer numbers
     "nomic_bert": 50,
     "olmo": 30,

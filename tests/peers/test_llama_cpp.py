@@ -29,7 +29,7 @@ THEIRS = [
 # Checkpoints of goldens, converted here.
 # ggml's GELU reads a table in F16: after sums in another order it may read the next number.
 EXACT, TABLE = 1e-9, 1e-6
-GELU = ("bloom", "gemma3", "gemma4", "gpt2", "starcoder2")
+GELU = ("bloom", "gemma", "gemma3", "gemma4", "gpt2", "starcoder2")
 OURS = [
     ("llama", "plain_gqa"),
     ("llama", "llama3_rope"),
@@ -38,7 +38,12 @@ OURS = [
     ("gemma4", "published"),
     ("gemma4", "dense"),
     ("gemma4", "experts"),
+    ("arcee", "published"),
+    ("nemotron", "published"),
+    ("gemma", "published"),
     ("granite", "tied"),
+    ("granitemoe", "published"),
+    ("granitemoe", "shared"),
     ("apertus", "plain"),
     ("glm4", "wide"),
     ("smollm3", "plain"),

@@ -39,6 +39,7 @@ FILES = {
     "ernie4_5": "ernie4-5",
     "gpt-oss": "openai-moe",
     "granitehybrid": "granite-hybrid",
+    "granitemoe": "granite-moe",
     "hunyuan-dense": "hunyuan-vl",
     "nemotron_h": "nemotron-h",
     "nemotron_h_moe": "nemotron-h",
@@ -66,6 +67,7 @@ OVERRIDDEN = {
             "lfm2",
             "lfm2moe",
             "exaone4",
+            "nemotron",
             "starcoder2",
         )
     },
@@ -100,6 +102,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
             "ernie4_5",
             "ernie4_5-moe",
             "granite",
+            "granitemoe",
             "laguna",
             "llama",
             "llama4",

@@ -32,9 +32,12 @@ def drawn(*shape: int) -> Any:
     return RANDOM.standard_normal(shape)
 
 
-def test_no_class_of_the_list_is_of_a_family_in_models():
+SINCE = {"ArceeForCausalLM"}  # families that came into models/ after the command was written
+
+
+def test_no_class_of_the_list_was_of_a_family_in_models():
     assert len(CLASSES) == len(set(CLASSES)) == 60
-    for name in CLASSES:
+    for name in {*CLASSES} - SINCE:
         with pytest.raises(ArchitectureError):
             find_hf([name])
 

@@ -89,7 +89,7 @@ def test_a_tower_that_a_checkpoint_lacks_is_not_copied(tmp_path: Path):
 @pytest.mark.parametrize(
     ("name", "own", "folder"),
     [
-        ("granitemoeshared", "granitemoe", "granitemoe"),
+        ("gpt_bigcode", "starcoder", "starcoder"),
         ("wavtokenizer_dec", "wavtokenizer-dec", "wavtokenizer_dec"),
         ("xlm-roberta", "xlm-roberta", "xlm_roberta"),  # bert is another family's name here
         ("new-one", "new-one", "new_one"),
@@ -106,9 +106,9 @@ def test_an_architecture_has_its_name_in_llama_cpp(
 
 
 def test_two_of_one_name_in_llama_cpp_stand_beside_each_other(tmp_path: Path):
-    assert scaffold("granitemoeshared", tmp_path).name == "granitemoe"
-    assert scaffold("granite_moe", tmp_path).name == "granite_moe"
-    assert find("granitemoe", tmp_path) is not find("granite_moe", tmp_path)
+    assert scaffold("gpt_bigcode", tmp_path).name == "starcoder"
+    assert scaffold("star_coder", tmp_path).name == "star_coder"
+    assert find("starcoder", tmp_path) is not find("star_coder", tmp_path)
 
 
 def test_names_of_architectures_are_those_of_llama_cpp():

@@ -92,6 +92,7 @@ _ENCODER = (
 )
 _SILU = (*_YARN, _fixed("hidden_activation", "silu", "swish"))
 _TANH = (*_YARN, _fixed("hidden_activation", "gelu_pytorch_tanh", "gelu_new", "gelu_fast"))
+_RELU2 = (*_YARN, _fixed("hidden_activation", "relu2"))
 _NO_WINDOW = (
     _fixed("attention.sliding_window", 0),
     _without_effect("attention.sliding_window_pattern"),  # said by the window
@@ -152,7 +153,8 @@ FIXED: Mapping[str, Sequence[Fixed]] = {
     **dict.fromkeys(
         (
             *("paddleocr", "qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe", "exaone-moe", "gpt-oss"),
-            *("granite", "glm4", "seed_oss", "ernie4_5", "hunyuan-dense", "olmo", "eurobert"),
+            *("granite", "granitemoe", "glm4", "seed_oss", "ernie4_5", "hunyuan-dense", "olmo"),
+            "eurobert",
         ),
         _SILU,
     ),
@@ -179,6 +181,9 @@ FIXED: Mapping[str, Sequence[Fixed]] = {
         _without_effect("rope.scaling.dynamic_factor"),
         _of_images("rope.freq_base", 1e4),
     ),
+    "arcee": _RELU2,
+    "nemotron": (*_RELU2, _WIDE),
+    "gemma": _TANH,
     "gemma2": (
         *_TANH,
         _scale_by_layers(46),
@@ -414,6 +419,9 @@ SURPLUS: Mapping[str, Sequence[str]] = {
         _FACTORS,
     ),
     "llama4": _FACTORS[1:],
+    "arcee": (*_FACTORS[1:], _BIAS, *_MLP_BIASES[1:]),
+    "nemotron": _FACTORS,
+    "gemma": (*_FACTORS, _BIAS, "output.weight"),
     "gemma2": (*_FACTORS, _BIAS, "output.weight"),
     "gemma3n": (*_FACTORS, _BIAS),
     "gemma4": (*_FACTORS[1:], _BIAS),
@@ -479,7 +487,8 @@ NEEDED: Mapping[str, Sequence[str]] = {
     "stablelm": ("output.weight",),
     "gptneox": ("output.weight", "blk.*.attn_qkv.bias", _BIAS),
     **dict.fromkeys(
-        ("dots1", "exaone-moe", "minimax-m2", "olmo2", "olmoe", "qwen2moe"), ("output.weight",)
+        ("dots1", "exaone-moe", "minimax-m2", "nemotron", "olmo2", "olmoe", "qwen2moe"),
+        ("output.weight",),
     ),
 }
 """Architecture → tensors that a model may lack here, and that llama.cpp needs, in every layer."""

@@ -104,6 +104,10 @@ PUBLISHED: dict[str, Published] = {
     "smollm 3": Published("llama-bpe", "smollm3", row(split(LLAMA3), BYTES), None, True),
     "starcoder": Published("starcoder", "starcoder2", row(digits(True), byte_level())),
     "granite": Published("refact", "granite", row(digits(True), byte_level())),
+    "granite, experts": Published("refact", "granitemoe", row(digits(True), byte_level())),
+    "granite, shared experts": Published(
+        "refact", "granitemoeshared", row(digits(True), byte_level())
+    ),
     "command-r": Published("command-r", "cohere", row(digits(True), byte_level()), NFC),
     "command-r7b": Published("command-r", "cohere2", row(digits(True), byte_level()), NFC),
     "falcon": Published(

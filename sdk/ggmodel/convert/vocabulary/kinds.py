@@ -43,6 +43,8 @@ _BY_FAMILY = {
     "gpt_oss": "gpt-4o",
     "gpt_refact": "refact",
     "granite": "refact",
+    "granitemoe": "refact",
+    "granitemoeshared": "refact",
     "hunyuan_v1_dense": "hunyuan-dense",
     "hunyuan_v1_moe": "hunyuan",
     "lfm2": "lfm2",
@@ -145,7 +147,7 @@ def _keeps_lines(source: TokenizerJson) -> bool:
 
 
 # Families whose `add_space_prefix` follows tokenizer_config.json.
-_LLAMA = {"llama", "mistral", "mixtral", "granite", "smollm3"}
+_LLAMA = {*"arcee granite granitemoe granitemoeshared llama mistral mixtral smollm3".split()}
 _ADDED_SCORE = -1000.0
 _NO_SCORE = -10000.0
 

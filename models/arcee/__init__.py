@@ -1,0 +1,5 @@
+"""Arcee's AFM."""
+
+from .model import Arcee
+
+__all__ = ["Arcee"]

@@ -1,0 +1,5 @@
+"""The first Gemma, and CodeGemma."""
+
+from .model import Gemma
+
+__all__ = ["Gemma"]
