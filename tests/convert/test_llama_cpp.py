@@ -324,7 +324,7 @@ SAME = """
     apertus/plain ernie4_5/plain exaone4/plain glm4/plain glm4/wide gpt2/plain
     bloom/plain bloom/three_heads bloom/twelve_heads hunyuan_moe/plain
     hunyuan_dense/plain olmo/plain seed_oss/plain smollm3/plain stablelm/plain starcoder2/plain
-    gemma4/published granite/plain granite/tied idefics3/smolvlm idefics3/tiles
+    gemma4/published granite/plain granite/tied idefics3/smolvlm idefics3/tiles idefics3/docling
     lfm2/experts lfm2/published lfm2/untied lfm2vl/published
     llama/attention_bias llama/experts
     llama/linear_rope llama/llama3_rope llama/longrope llama/tied

@@ -1,5 +1,5 @@
-"""The tiny models of Idefics3's goldens, as the config.json of a checkpoint: Idefics3 8B and
-SmolVLM, whose keys they spell."""
+"""The tiny models of Idefics3's goldens, as the config.json of a checkpoint: Idefics3 8B,
+Granite-Docling and SmolVLM, whose keys they spell."""
 
 from typing import Any
 
@@ -88,6 +88,20 @@ def idefics3(
 
 CASES: dict[str, dict[str, Any]] = {
     "tiles": idefics3(),
+    # As Granite-Docling: the head is the embedding, and a tile has fewer rows.
+    "docling": idefics3(
+        {
+            "image_size": 32,
+            "max_image_size": {"longest_edge": 32},
+            "size": {"longest_edge": 60},
+            "use_base_siglip": True,
+        },
+        {"scale_factor": 4, "tie_word_embeddings": True},
+        num_hidden_layers=3,
+        num_key_value_heads=1,
+        rope_theta=100000.0,
+        tie_word_embeddings=True,
+    ),
     "smolvlm": idefics3(
         {"image_size": 27, "patch_size": 3, "model_type": "smolvlm_vision"},
         {
@@ -117,6 +131,7 @@ PICTURES: dict[str, dict[str, Any]] = {
         "wide": _picture("smolvlm", 1, 2),
         "clip": ((3, 3, 27, 27), {"times": list(MOMENTS), "seconds": 62.9}, "video"),
     },
+    "docling": {"page": _picture("docling", 2, 1)},
     "tiles": {
         "small": _picture("tiles", 0, 0),
         "wide": _picture("tiles", 1, 2),
@@ -125,6 +140,7 @@ PICTURES: dict[str, dict[str, Any]] = {
     },
 }
 PROMPTS: dict[str, dict[str, list[int | str]]] = {
+    "docling": {"page": [5, "page", 4]},
     "tiles": {
         "middle": [5, "small", 4],
         "two": [3, "high", 2, "wide", 4],
