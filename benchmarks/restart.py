@@ -1,7 +1,12 @@
 """Time the first token of a prompt after a restart, with prefixes on disk, beside a cold one.
 
-    python benchmarks/restart.py                     # the goldens of all architectures
     python benchmarks/restart.py FILE.gguf … --tokens 2048
+    .cache/reference/bin/python benchmarks/restart.py --wide [ARCHITECTURE/CASE …]
+
+With --wide goldens are measured with rows eight times as wide, windows 64 times as long and random
+weights in Q8_0: those that are named, or one of each architecture of text. States grow with the
+width of rows and products with its square, so that tiny models take longer to read the ones than
+to compute the others. transformers knows the shapes.
 
 Each number is a process of its own: one that computes the prompt, and two that find it on disk, of
 which the faster one counts. A time is that from the request to its first token; loading comes
@@ -12,6 +17,7 @@ all their bits.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import random
 import subprocess
@@ -29,12 +35,29 @@ import ggmodel
 
 SECONDS, SHARE = 5.0, 0.05
 _FIRST, _MOST = 2048, 1 << 16  # tokens
+# Keys of config.json → by how much they grow. Sizes of heads and numbers of layers stay.
+_WIDER = {
+    **dict.fromkeys(
+        "hidden_size intermediate_size num_attention_heads num_key_value_heads d_model n_embd "
+        "n_head n_heads num_heads n_inner d_ff d_inner ffn_dim hidden_dim conv_dim block_dim "
+        "moe_intermediate_size shared_expert_intermediate_size shared_intermediate_size "
+        "intermediate_size_mlp moe_shared_expert_intermediate_size block_ff_dim moe_latent_size "
+        "num_global_key_value_heads linear_num_key_heads linear_num_value_heads mamba_n_heads "
+        "mamba_num_heads mamba_d_ssm mamba_dt_rank time_step_rank kv_lora_rank q_lora_rank "
+        "num_attention_heads_per_layer encoder_ffn_dim decoder_ffn_dim encoder_attention_heads "
+        "decoder_attention_heads".split(),
+        8,
+    ),
+    **dict.fromkeys(("sliding_window", "attention_chunk_size", "local_attention"), 64),
+    **dict.fromkeys(("max_position_embeddings", "n_positions", "max_seq_len"), 512),
+}
 
 
 def main() -> None:
     text = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=text)
     parser.add_argument("files", nargs="*")
+    parser.add_argument("--wide", action="store_true", help="goldens, of wider rows")
     parser.add_argument("--tokens", type=int, help="of the prompt")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="that a prompt takes")
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
@@ -45,8 +68,12 @@ def main() -> None:
         return
     console, table = Console(), Table("model", "tokens", "cold s", "again s", "share", "bits")
     missed = []
-    for name in options.files or tiny():
-        row, share = measured(name, options.tokens, options.seconds)
+    for name in options.files or goldens():
+        try:
+            row, share = measured(name, options.wide, options.tokens, options.seconds)
+        except (ggmodel.Error, ValueError, RuntimeError, TypeError) as error:
+            console.print(f"{name}: {type(error).__name__}: {error!s:.300}")
+            continue
         table.add_row(*row)
         console.print(*row)
         missed += [name] * (share > SHARE)
@@ -54,24 +81,53 @@ def main() -> None:
     console.print(f"above {SHARE:.0%}: {', '.join(missed) or 'none'}")
 
 
-def tiny() -> list[str]:
+def goldens() -> list[str]:
     """A golden of each architecture of text."""
     from tests.golden.text import CASES
 
     return list({case.split("/")[0]: case for case in reversed(CASES)}.values())[::-1]
 
 
-def measured(name: str, tokens: int | None, seconds: float) -> tuple[list[str], float]:
+def widened(name: str, path: Path) -> None:
+    """Writes a golden's model with wider rows."""
+    from ggmodel.convert.quantize import quantize
+    from ggmodel.workbench.golden import source_of
+    from ggmodel.workbench.golden.reference import layout
+    from tests.golden.text import golden_of
+
+    def wider(value: Any, factor: int = 1) -> Any:
+        if isinstance(value, dict):
+            return {key: wider(inner, _WIDER.get(key, 1)) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [wider(one, factor) for one in value]
+        return value * factor if factor > 1 and isinstance(value, int) else value
+
+    golden = golden_of(name)
+    config = wider(golden.config)
+    made = dataclasses.replace(golden, config=config, tensors=layout(config)[0])
+    quantize(source_of(made), path, "q8_0")
+
+
+def measured(name: str, wide: bool, tokens: int | None, seconds: float) -> tuple[list[str], float]:
     """A row of the table, and the share of the cold time."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = str(Path(folder, "wide.gguf")) if wide else name
+        if wide:
+            widened(name, Path(file))
+        return compared(name, file, tokens, seconds)
+
+
+def compared(name: str, file: str, tokens: int | None, seconds: float) -> tuple[list[str], float]:
+    """As `measured`, of a file or golden."""
     count = tokens or _FIRST
     while True:
         with tempfile.TemporaryDirectory() as folder:
-            cold = child(name, folder, count)
+            cold = child(file, folder, count)
             if tokens is None and cold["seconds"] < seconds and count < cold["most"]:
                 growth = max(1.5, min(8.0, 1.2 * seconds / max(cold["seconds"], 0.01)))
                 count = min(cold["most"], int(count * growth))
                 continue
-            again = [child(name, folder, count) for _ in range(2)]
+            again = [child(file, folder, count) for _ in range(2)]
         break
     best = min(again, key=lambda one: one["seconds"])
     share = best["seconds"] / cold["seconds"]
@@ -84,7 +140,7 @@ def child(name: str, folder: str, tokens: int) -> dict[str, Any]:
     command = [sys.executable, __file__, "--one", name, folder, str(tokens)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise SystemExit(done.stderr)
+        raise RuntimeError(done.stderr[-300:])
     return json.loads(done.stdout)
 
 

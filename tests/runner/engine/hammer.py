@@ -49,8 +49,11 @@ def prompt_of(chance: random.Random) -> list[int]:
     return prompt[: len(prompt) - chance.randrange(_PIECE)] or [1, 2, 3]
 
 
-def one_process(folder: Path, name: str, seed: int, prompts: int, limit: int) -> Result:
-    """Asks so many prompts."""
+def one_process(
+    folder: Path, name: str, seed: int, prompts: int, limit: int, seconds: int
+) -> Result:
+    """Asks so many prompts, or as many as the time allows."""
+    end = time.monotonic() + seconds
     source, result, chance = source_of(golden_of(name)), Result(), random.Random(seed)
     options = {"context_length": 96, "deterministic": True, "threads": 1}
     with (
@@ -61,6 +64,8 @@ def one_process(folder: Path, name: str, seed: int, prompts: int, limit: int) ->
     ):
         store = small_blocks(storing)
         for _ in range(prompts):
+            if time.monotonic() > end:
+                break
             prompt, rows = prompt_of(chance), []
             for model in (storing, plain):
                 sampler = Recorder(seed)
@@ -72,18 +77,21 @@ def one_process(folder: Path, name: str, seed: int, prompts: int, limit: int) ->
     return result
 
 
-def hammered(folder: Path, processes: int, prompts: int, limit: int) -> Result:
+def hammered(
+    folder: Path, processes: int, prompts: int, limit: int, seconds: int = 86400
+) -> Result:
     """The sum of what all processes count.
 
     Args:
         prompts: of all together.
         limit: bytes of the store.
+        seconds: after which each process ends with the prompts that it has asked.
     """
     children = []
     for seed in range(processes):
         count = prompts // processes
         name = NAMES[seed // 2 % len(NAMES)]  # two of each, at least
-        arguments = [str(folder), name, str(seed), str(count), str(limit)]
+        arguments = [str(folder), name, *map(str, (seed, count, limit, seconds))]
         command = [sys.executable, "-m", "tests.runner.engine.hammer", "--one"]
         children.append(subprocess.Popen([*command, *arguments], stdout=-1, text=True))
     total = Result()
@@ -101,18 +109,19 @@ def main() -> None:
     """Prints what all processes counted."""
     if sys.argv[1:2] == ["--one"]:
         folder, name, *numbers = sys.argv[2:]
-        seed, prompts, limit = map(int, numbers)
-        one = one_process(Path(folder), name, seed, prompts, limit)
+        seed, prompts, limit, seconds = map(int, numbers)
+        one = one_process(Path(folder), name, seed, prompts, limit, seconds)
         print(one.prompts, one.found, one.wrong)
         return
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--processes", type=int, default=8)
     parser.add_argument("--prompts", type=int, default=100_000)
+    parser.add_argument("--minutes", type=int, default=1440, help="at most")
     parser.add_argument("--mib", type=float, default=8.0, help="size of the store")
     given, begun = parser.parse_args(), time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         limit = int(given.mib * 2**20)
-        total = hammered(Path(folder), given.processes, given.prompts, limit)
+        total = hammered(Path(folder), given.processes, given.prompts, limit, 60 * given.minutes)
     seconds = time.monotonic() - begun
     print(
         f"{total.prompts:,} prompts in {given.processes} processes, {seconds:,.0f} s: the store "
