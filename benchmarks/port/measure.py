@@ -8,7 +8,8 @@ A class's family is removed from the registry first, if models/ has it. `--own -
 the lines of each result with those of our file.
 
 Needs torch and transformers. A class gets a folder with the config.json of its defaults; classes
-that are decoders by a switch have it on. Files of those with a missing block are not begun.
+that are decoders by a switch have it on. Results that are `earlier` are of an earlier state of the
+command, have a star, and are measured again. Files of those with a missing block are not begun.
 """
 
 from __future__ import annotations
@@ -109,7 +110,8 @@ def table(results: dict[str, Any]) -> str:
         else:
             text = r["missing"] or f"differs, NMSE {r['largest_error']:.0e}"
             text = " ".join(text.replace("|", "/").split())
-        rows.append(f"| `{name}` | {text} |")
+        star = "*" if (r or {}).get("earlier") else ""
+        rows.append(f"| `{name}` | {text}{star} |")
     return "\n".join(rows)
 
 
@@ -143,7 +145,7 @@ def main() -> None:
 
     need("transformers").logging.set_verbosity_error()
     for name in given.names or classes:
-        if name in results and not given.again:
+        if name in results and not results[name].get("earlier") and not given.again:
             continue
         results[name] = measured(name)
         text = json.dumps({n: results[n] for n in classes if n in results}, indent=1)

@@ -184,8 +184,8 @@ def _following(
         return _BLOCK
     if key == "rotary_dim":
         return min(value, _ROTATED)
-    if key in _LAYER_COUNTS and isinstance(layers, int):
-        return layers
+    if key in _LAYER_COUNTS:
+        return layers if isinstance(layers, int) else SIZES["num_hidden_layers"]
     if key.endswith(("per_tok", "topk")) and value == 1:
         return 1
     equal = {names["num_attention_heads"]: key.endswith("_heads")}
@@ -193,6 +193,6 @@ def _following(
     for name, fits in equal.items():
         if fits and value == values.get(name):
             return config[name]
-    if key.endswith(("ffn_dim", "dff")):
+    if key.endswith(("ffn_dim", "dff", "ffn_hidden_size")):
         return config.get(names["intermediate_size"], SIZES["intermediate_size"])
     return small
