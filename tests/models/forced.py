@@ -36,6 +36,7 @@ class Forced:
     adapters: Any = ()
     seated: float = 0.0
     reused: int = 0
+    drafts: int = 0
     drafted: int = 0
     accepted: int = 0
     watches_prefill: bool = False

@@ -58,6 +58,7 @@ class InProcess:
         self.model, self.running = model, 0
         self.seen: list[Any] = []
         self.template: str | None = None
+        self.work = Work(model)
 
     @property
     def state(self) -> State:
@@ -119,7 +120,8 @@ class InProcess:
             await pieces.aclose()
         used = made.usage
         counts = (used.prompt_tokens, used.completion_tokens)
-        yield Finished(made.finish_reason, *counts, made.stop, used.reused_tokens)
+        finished = Finished(made.finish_reason, *counts, made.stop, used.reused_tokens)
+        yield replace(finished, steps=self.work.steps())
 
     def _prompt(self, chat: ChatParams) -> Any:
         options: Any = {"tools": chat.tools, "template": chat.template or self.template}
@@ -147,10 +149,7 @@ class InProcess:
         return found
 
     async def embed(self, request: Embed) -> Rows:
-        rows = self.model.embed(request.texts, normalize=request.normalize)
-        rows = np.ascontiguousarray(rows[:, : request.dimensions])
-        tokens = [self.model.length(text) for text in request.texts]
-        return Rows(rows.tobytes(), rows.shape[0], rows.shape[1], tokens)
+        return self.work.embed(request, lambda: None)
 
     async def rank(self, request: Rank) -> Ranks:
         scores = np.array([float(len(d)) for d in request.documents])
@@ -175,7 +174,7 @@ class InProcess:
         return Strengths(dict(self.model.adapters))
 
     async def slot(self, request: SlotCall) -> SlotChanged:
-        return Work(self.model).slot(request, lambda: None)
+        return self.work.slot(request, lambda: None)
 
     async def transcribe(self, request: Transcribe) -> Transcript:
         raise Unsupported("this model does not hear")

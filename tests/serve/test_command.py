@@ -36,6 +36,19 @@ def test_sequences_are_as_many_as_wanted(monkeypatch: pytest.MonkeyPatch):
     assert loaded_with(monkeypatch, "--parallel", "2")["parallel"] == 2
 
 
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        (("--pooling", "rank"), "pooling is 'rank'; give one of none, mean"),
+        (("--seed", "-2"), "seed"),
+    ],
+)
+def test_wrong_options_are_refused_at_the_start(option: tuple[str, str], said: str):
+    given = ["serve", "--only", str(ASSETS / "stories.gguf"), *option]
+    told = CliRunner().invoke(app, given)
+    assert told.exit_code == 1 and said in " ".join(told.stderr.split())
+
+
 @pytest.mark.parametrize("command", ["serve", "batch"])
 def test_help_tells_the_default_that_counts(command: str):
     told = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).stdout

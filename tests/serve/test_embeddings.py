@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
+from collections.abc import Callable
 
 import httpx
 import numpy as np
@@ -88,6 +89,33 @@ def test_rows_in_teis_format(http: httpx.Client):
     answer = http.post("/embed", json={"inputs": ["a", ""]})
     assert answer.status_code == 400
     assert "inputs" in answer.text
+
+
+def test_the_server_may_choose_how_rows_are_pooled(
+    serve: Callable[..., str], stories: ggmodel.LoadedModel
+):
+    with httpx.Client(base_url=serve(pooling="last"), timeout=30) as http:
+        last = stories.embed(TEXTS, pooling="last", normalize=True)
+        assert http.post("/embed", json={"inputs": TEXTS}).json() == last.tolist()
+        asked = {"model": "stories", "input": TEXTS}
+        found = http.post("/v1/embeddings", json=asked).json()["data"]
+        assert [one["embedding"] for one in found] == last.tolist()
+        found = http.post("/api/embed", json=asked).json()["embeddings"]
+        assert found == last.tolist()
+
+
+def test_rows_of_tokens_where_nothing_is_pooled(
+    serve: Callable[..., str], stories: ggmodel.LoadedModel
+):
+    with httpx.Client(base_url=serve(pooling="none"), timeout=30) as http:
+        found = http.post("/embedding", json={"content": TEXTS}).json()
+        assert [len(one["embedding"]) for one in found] == [*map(stories.length, TEXTS)]
+        for one, mean in zip(found, stories.embed(TEXTS), strict=True):
+            np.testing.assert_allclose(np.mean(one["embedding"], axis=0), mean, atol=1e-5)
+        asked = {"model": "stories", "input": TEXTS, "inputs": TEXTS}
+        for path in ("/v1/embeddings", "/embed", "/api/embed"):
+            answer = http.post(path, json=asked)
+            assert answer.status_code == 400 and "/embedding" in answer.text
 
 
 def test_scores_of_pairs(http: httpx.Client):

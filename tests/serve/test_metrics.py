@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import httpx
+import numpy as np
 import openai
 import pytest
 
 from ggmodel.serve.metrics import Metrics
 from ggmodel.serve.pool import ListedModel
-from ggmodel.serve.requests import Finished
+from ggmodel.serve.requests import Finished, Rows, Steps
 from tests.serve.standin import InProcess
 
 
@@ -57,6 +59,8 @@ def test_numbers_of_other_servers(client: openai.OpenAI, http: httpx.Client):
     assert float(vllm[f"inter_token_latency_seconds_count{other}"]) >= 4
     assert 'request_success_total{finished_reason="length",model_name="stories"}' in vllm
     assert float(llama["n_tokens_max"]) >= 9
+    assert llama["n_decode_total"] == own[f"steps_total{model}"]
+    assert float(llama["n_decode_total"]) >= 5 and float(llama["n_busy_slots_per_decode"]) >= 1
 
 
 def test_positions_that_answers_take(runner: InProcess):
@@ -92,14 +96,44 @@ def test_averages_need_no_answer():
 def test_numbers_of_llama_server_are_of_all_models():
     metrics = Metrics()
     for model, seconds in (("a", 2.0), ("b", 1.0)):
-        finished = Finished("stop", 10, 3, None, 4, seconds, 1.0)
+        finished = Finished("stop", 10, 3, None, 4, seconds, 1.0, drafts=2, steps=Steps(4, 6))
         metrics.generated(model, finished, [1.0, 1.5, 2.5])
+    metrics.read("a", Rows(b"", 2, 0, [1, 2], Steps(1, 9)))
     lines = metrics.page([]).decode().splitlines()
-    assert "llamacpp:prompt_tokens_total 12.0" in lines
+    assert "llamacpp:prompt_tokens_total 15.0" in lines
     assert "llamacpp:prompt_tokens_cached_total 8.0" in lines
     assert "llamacpp:tokens_predicted_total 6.0" in lines
     assert "llamacpp:prompt_tokens_seconds 6.0" in lines  # of the faster model
     assert "llamacpp:n_tokens_max 13.0" in lines
+    assert "# TYPE llamacpp:n_tokens_max counter" in lines
+    assert "llamacpp:spec_decode_num_drafts_total 4.0" in lines
+    assert 'vllm:spec_decode_num_drafts_total{model_name="a"} 2.0' in lines
+    assert "llamacpp:n_decode_total 9.0" in lines
+    assert 'ggmodel_step_sequences_total{model="a"} 15.0' in lines
+    assert "llamacpp:n_busy_slots_per_decode 3.0" in lines  # of the busier model
+
+
+def test_texts_to_embed_are_counted_in_all_formats(http: httpx.Client, stories: Any):
+    def numbers() -> list[float]:
+        lines = http.get("/metrics").text.splitlines()
+        found = dict(line.rsplit(" ", 1) for line in lines)
+        names = ("prompt_tokens", "steps", "step_sequences")
+        return [float(found.get(f'ggmodel_{n}_total{{model="stories"}}', 0)) for n in names]
+
+    texts = ["a dog", "two cats"]
+    asked = {"input": texts, "inputs": texts, "model": "stories"}
+    for path in ("/v1/embeddings", "/embedding", "/embed", "/api/embed"):
+        before = numbers()
+        http.post(path, json=asked).raise_for_status()
+        tokens = sum(map(stories.length, texts))
+        assert np.subtract(numbers(), before).tolist() == [tokens, 1, 2], path
+
+
+@pytest.mark.parametrize(("path", "option"), [("/metrics", "metrics"), ("/slots", "slots")])
+def test_numbers_and_slots_can_be_left_out(serve: Callable[..., str], path: str, option: str):
+    answer = httpx.get(serve(**{option: False}) + path, timeout=30)
+    assert answer.status_code == 501
+    assert f"--no-{option}" in answer.json()["error"]["message"]
 
 
 def test_numbers_have_the_model_s_own_name(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -115,6 +116,23 @@ def test_properties_are_read_only(http: httpx.Client):
     answer = http.post("/props", json={"a": 1})
     assert answer.status_code == 403
     assert "do not change" in answer.json()["error"]["message"]
+
+
+def test_requests_without_a_seed_have_the_server_s(serve: Callable[..., str]):
+    with httpx.Client(base_url=serve(seed=7), timeout=30) as http:
+
+        def text(path: str, **more: Any) -> Any:
+            asked = {"model": "stories", "max_tokens": 12, "temperature": 1.5, "prompt": "Once"}
+            answer = http.post(path, json=asked | more).raise_for_status().json()
+            return answer["choices"][0]["text"] if "choices" in answer else answer["content"]
+
+        assert http.get("/props").json()["default_generation_settings"]["params"]["seed"] == 7
+        own, completions = text("/completion"), "/v1/completions"
+        assert own == text("/completion") == text("/completion", seed=7)
+        assert text(completions) == text(completions, seed=7)
+        assert len({own, text("/completion", seed=8), text("/completion", seed=-1)}) == 3
+        several = http.post(completions, json={"prompt": "Once", "n": 3, "temperature": 1.5})
+        assert len({one["text"] for one in several.json()["choices"]}) == 3
 
 
 def test_models_are_loaded_and_unloaded(

@@ -108,6 +108,13 @@ def test_steps_of_the_prefill_are_told_to_those_who_ask(
             {"total": 3, "cache": 1, "processed": 1, "time_ms": 250},
             {"total": 3, "cache": 1, "processed": 3, "time_ms": 750},
         ]
+        first, then = (one["timings"] for one in told)
+        assert first["prompt_n"] == first["prompt_ms"] == 0 and first["cache_n"] == 1
+        assert (then["prompt_n"], then["prompt_ms"], then["prompt_per_second"]) == (
+            2,
+            750,
+            2 / 0.75,
+        )
         choice = told[0]["choices"][0] if "choices" in told[0] else told[0]
         assert choice.get("delta", choice.get("text", choice.get("content"))) == empty
         for silent in ({}, {"return_progress": False}, {"return_progress": None}):

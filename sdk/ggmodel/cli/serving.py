@@ -75,6 +75,17 @@ class Serving:
     strict_fields: bool = option(
         False, "Refuse requests with fields that have no effect, in place of a warning."
     )
+    metrics: bool = option(
+        True, "Show counts for Prometheus at /metrics.", "--metrics/--no-metrics"
+    )
+    slots: bool = option(True, "Show the answers under way at /slots.", "--slots/--no-slots")
+    seed: int = option(-1, "Random seed of requests that give none (-1 = a new one each time).")
+    pooling: str | None = option(
+        None,
+        "How rows of tokens become the one of a text (none = /embedding has all); default: as the "
+        "file says.",
+        metavar="none|mean|cls|last|max|weightedmean",
+    )
     timeout: float = option(3600.0, "Seconds that a request may take (0 = no limit).")
     sse_ping_interval: float = option(
         15.0, "Seconds of silence in a stream of events before a ping (-1 = no pings)."
@@ -91,10 +102,12 @@ class Serving:
         Raises:
             ConfigError: a key or a folder is of no use, or a number out of its range.
         """
+        from ..runner.requests.readout import POOLINGS
         from ..serve.security import read_keys
         from ..serve.server import Settings
 
-        for name, least in (("port", 0), ("timeout", 0), ("drain", 0), ("max_tokens", 1)):
+        numbers = {"port": 0, "timeout": 0, "drain": 0, "max_tokens": 1, "seed": -1}
+        for name, least in numbers.items():
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ConfigError(f"{name} is {value}; give {least} or more")
@@ -108,6 +121,9 @@ class Serving:
                 raise ConfigError(
                     f"mcp_origin {origin!r:.100}: give https://HOST or http://HOST:PORT"
                 )
+        if self.pooling not in (None, "none", *POOLINGS):
+            ways = ", ".join(("none", *POOLINGS))
+            raise ConfigError(f"pooling is {self.pooling!r}; give one of {ways}")
         folder = self.slot_save_path
         if folder is not None and not os.path.isdir(folder):
             raise ConfigError(f"slot_save_path {folder}: there is no such folder")
@@ -129,6 +145,10 @@ class Serving:
             log_requests=self.log_requests or self.verbose,
             verbose=self.verbose,
             strict_fields=self.strict_fields,
+            metrics=self.metrics,
+            slots=self.slots,
+            seed=self.seed,
+            pooling=self.pooling,
             files=self.file_folder,
             slot_save_path=folder and os.path.abspath(folder),
         )

@@ -269,7 +269,7 @@ async def suit(runner: Runner, chat: ChatParams) -> None:
 
 
 def within(options: dict[str, Any], settings: Settings) -> dict[str, Any]:
-    """Options within the limits of the server.
+    """Options within the limits of the server, with its defaults.
 
     Raises:
         Refused: too many stop strings, each of which is sought at every token, or too long ones.
@@ -278,10 +278,11 @@ def within(options: dict[str, Any], settings: Settings) -> dict[str, Any]:
     if len(stops) > _STOPS or sum(map(len, stops)) > _STOP_CHARACTERS:
         message = f"stop: more than {_STOPS} texts, or {_STOP_CHARACTERS:,} characters"
         raise Refused(message, param="stop")
+    options = {**settings.defaults, **options}
     max_tokens, most = options.get("max_tokens"), settings.max_tokens
-    if most is None or (max_tokens is not None and max_tokens <= most):
-        return dict(options)
-    return {**options, "max_tokens": most}
+    if most is not None and (max_tokens is None or max_tokens > most):
+        options["max_tokens"] = most
+    return options
 
 
 def _tools(chat: ChatParams) -> list[dict[str, Any]]:

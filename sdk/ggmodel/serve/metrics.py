@@ -13,7 +13,7 @@ from prometheus_client.metrics_core import Metric
 
 from .monitoring import note_answer, note_read
 from .pool import ListedModel
-from .requests import Finished
+from .requests import Finished, Ranks, Rows, Steps
 from .under_way import UnderWay
 
 _MODELS = 256  # names that are counted apart; requests may spell them as they like
@@ -38,7 +38,12 @@ _LLAMA_SERVER = {
     "kv_cache_tokens": "kv_cache_tokens",
     "spec_decode_num_draft_tokens": "drafted_tokens",
     "spec_decode_num_accepted_tokens": "accepted_tokens",
+    "spec_decode_num_drafts": "drafts",
+    "n_decode": "steps",
+    "n_busy_slots_per_decode": "sequences_per_step",
 }
+# It never falls, and llama-server calls it a counter; those of the client's library end in _total.
+_GAUGE, _COUNTER = (b"# TYPE llamacpp:n_tokens_max " + kind for kind in (b"gauge", b"counter"))
 _ADDED = ("_running", "_waiting", "_tokens")  # gauges that add up
 _VLLM = {
     "num_requests_running": "requests_running",
@@ -50,6 +55,7 @@ _VLLM = {
     "prefix_cache_hits": "reused_tokens",
     "spec_decode_num_draft_tokens": "drafted_tokens",
     "spec_decode_num_accepted_tokens": "accepted_tokens",
+    "spec_decode_num_drafts": "drafts",
     "request_success": "answers",
     "time_to_first_token_seconds": "first_token_seconds",
     "inter_token_latency_seconds": "token_gap_seconds",
@@ -97,13 +103,15 @@ def _together(metric: Metric, name: str) -> Metric:
 
 @dataclass
 class _Totals:
-    """Sums of a model's answers: tokens, and the seconds that they took."""
+    """Sums of a model's answers: tokens, the seconds that they took, and steps."""
 
     prefilled: int = 0
     prefill: float = 0.0
     decoded: int = 0
     decode: float = 0.0
     longest: int = 0
+    steps: int = 0
+    sequences: int = 0
 
     def add(self, finished: Finished) -> None:
         prompt, completion = finished.prompt_tokens, finished.completion_tokens
@@ -153,6 +161,9 @@ class Metrics:
         self._decode = counter("decode_seconds", "Time of generating tokens", "model")
         self._drafted = counter("drafted_tokens", "Draft tokens computed", "model")
         self._accepted = counter("accepted_tokens", "Draft tokens accepted", "model")
+        self._drafts = counter("drafts", "Steps of answers with draft tokens", "model")
+        self._steps = counter("steps", "Steps of the model", "model")
+        self._sequences = counter("step_sequences", "Sequences in all steps", "model")
         self._duration = histogram("request_seconds", "Time of requests", "path")
         self._first = histogram("first_token_seconds", "Time to the first token")
         self._gap = histogram("token_gap_seconds", "Time between tokens", buckets=_GAPS)
@@ -171,6 +182,7 @@ class Metrics:
         self._longest = gauge("longest_sequence", "Tokens of the longest prompt with its answer")
         self._prefill_speed = gauge("prefill_speed", "Tokens of prompts a second, on average")
         self._decode_speed = gauge("decode_speed", "Tokens of an answer a second, on average")
+        self._batch = gauge("sequences_per_step", "Sequences in a step, on average")
         self._totals: defaultdict[str, _Totals] = defaultdict(_Totals)
 
     def answered(self, path: str, status: int, seconds: float) -> None:
@@ -202,6 +214,8 @@ class Metrics:
         self._decode.labels(model).inc(finished.decode_seconds)
         self._drafted.labels(model).inc(finished.drafted)
         self._accepted.labels(model).inc(finished.accepted)
+        self._drafts.labels(model).inc(finished.drafts)
+        self._note_steps(model, finished.steps)
         self._queue.labels(model).observe(finished.queue_seconds)
         self._prefill_time.labels(model).observe(finished.prompt_seconds)
         self._decode_time.labels(model).observe(finished.decode_seconds)
@@ -215,12 +229,21 @@ class Metrics:
             gap.observe(after - before)
         self._totals[model].add(finished)
 
-    def read(self, model: str, tokens: int) -> None:
-        """Notes a prompt that was computed without an answer, such as a text to embed."""
+    def read(self, model: str, rows: Rows | Ranks) -> None:
+        """Notes prompts that were computed without an answer, such as texts to embed."""
+        tokens = sum(rows.tokens)
         note_read(model, tokens)
         model = self._label(model)
         self._prompt.labels(model).inc(tokens)
         self._prefilled.labels(model).inc(tokens)
+        self._note_steps(model, rows.steps)
+
+    def _note_steps(self, model: str, steps: Steps) -> None:
+        self._steps.labels(model).inc(steps.count)
+        self._sequences.labels(model).inc(steps.sequences)
+        totals = self._totals[model]
+        totals.steps += steps.count
+        totals.sequences += steps.sequences
 
     def _label(self, model: str) -> str:
         if model not in self._names:
@@ -247,10 +270,11 @@ class Metrics:
             self._usage.labels(model.name).set(min(1.0, taken / whole) if whole else 0.0)
         for model, totals in self._totals.items():
             self._longest.labels(model).set(totals.longest)
-            self._prefill_speed.labels(model).set(_speed(totals.prefilled, totals.prefill))
-            self._decode_speed.labels(model).set(_speed(totals.decoded, totals.decode))
-        return generate_latest(self._all)
+            self._prefill_speed.labels(model).set(_ratio(totals.prefilled, totals.prefill))
+            self._decode_speed.labels(model).set(_ratio(totals.decoded, totals.decode))
+            self._batch.labels(model).set(_ratio(totals.sequences, totals.steps))
+        return generate_latest(self._all).replace(_GAUGE, _COUNTER)
 
 
-def _speed(tokens: int, seconds: float) -> float:
-    return tokens / seconds if seconds else 0.0
+def _ratio(count: int, divisor: float) -> float:
+    return count / divisor if divisor else 0.0

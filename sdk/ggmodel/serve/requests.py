@@ -149,6 +149,14 @@ class CapturedRows(Struct):
     data: bytes
 
 
+class Steps(Struct, frozen=True, array_like=True):
+    """Steps of the model since the last answer, whosever that was, and the sequences in them added
+    up."""
+
+    count: int = 0
+    sequences: int = 0
+
+
 class Finished(Struct, tag=True):
     """The answer is complete.
 
@@ -157,6 +165,7 @@ class Finished(Struct, tag=True):
         stop: the stop string that ended it; None at the model's own end.
         prompt_tokens: positions of the prompt. reused_tokens: those of them taken from the cache.
         prompt_seconds, decode_seconds: as `Usage` has them. queue_seconds: before the first step.
+        drafts, drafted, accepted: as `Usage` has them.
         reasoning_tokens: those of thoughts, counted by the one who reads the answer.
         captured: name of a module → its results; None where nothing was to be captured.
     """
@@ -173,16 +182,18 @@ class Finished(Struct, tag=True):
     accepted: int = 0
     reasoning_tokens: int = 0
     captured: dict[str, CapturedRows] | None = None
+    drafts: int = 0
+    steps: Steps = Steps()
 
 
 Event = Started | PromptProgress | TokenEvent | Finished
 
 
 class Embed(Struct):
-    """Asks for one row of numbers a text.
+    """Asks for rows of numbers, one a text.
 
     Attributes:
-        pooling: "mean", "cls" or "last"; None takes the file's.
+        pooling: as `LoadedModel.embed` calls it; "none" gives a row a token; None takes the file's.
         truncate: cut texts that are too long at their end.
         dimensions: the first of each row only, made of length 1 again where `normalize`.
         prompt_name: of a prompt of the file that is put before texts; None takes its default.
@@ -208,6 +219,7 @@ class Rows(Struct):
     count: int
     width: int
     tokens: list[int]
+    steps: Steps = Steps()
 
 
 class Rank(Struct):
@@ -227,6 +239,7 @@ class Ranks(Struct):
 
     scores: list[float]
     tokens: list[int]
+    steps: Steps = Steps()
 
 
 class Tokenize(Struct):

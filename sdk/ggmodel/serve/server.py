@@ -14,6 +14,7 @@ from .background import Background, EventLog
 from .batch.jobs import Jobs
 from .batch.store import FileStore
 from .bodies import Bodies
+from .errors import Refused
 from .media import Media
 from .metrics import Metrics
 from .monitoring import NotesRequests, RequestLog
@@ -107,6 +108,9 @@ class Settings:
         log_requests: a line for each on standard error. verbose: their bodies and those of answers,
             too.
         strict_fields: a field without effect is an error.
+        metrics, slots: those who may ask may see /metrics and /slots.
+        seed: of requests that give none; −1 is a new one each time.
+        pooling: as `Embed` has it.
     """
 
     host: str = "127.0.0.1"
@@ -126,6 +130,26 @@ class Settings:
     files: str | None = None
     slot_save_path: str | None = None
     strict_fields: bool = False
+    metrics: bool = True
+    slots: bool = True
+    seed: int = -1
+    pooling: str | None = None
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Options of requests that give none."""
+        return {} if self.seed < 0 else {"seed": self.seed}
+
+    @property
+    def one_row(self) -> str | None:
+        """`pooling` for an answer that has a row a text.
+
+        Raises:
+            Refused: it gives a row a token.
+        """
+        if self.pooling == "none":
+            raise Refused("the server pools nothing (--pooling none); ask /embedding for all rows")
+        return self.pooling
 
 
 @dataclass

@@ -22,7 +22,7 @@ MARKS = {"Machine": 2.0, "Ġlearning": 0.5, "Ġmachine": 0.2, "Ġde": -1.0, "Ġe
 CUT = (
     *MARKS,
     *("I", "Ġbelieve", "Ġthe", "Ġmeaning", "Ġof", "Ġlife", "Ġis", "This", "Ġa", "Ġtest"),
-    *("Ġb", "Ġc", "Ġd", "Which", "Ġcity", "Paris", "Ġcapit", "Learn", "ing"),
+    *("Ġhello", "hello", "Ġb", "Ġc", "Ġd", "Which", "Ġcity", "Paris", "Ġcapit", "Learn", "ing"),
 )
 SPECIAL = ("<s>", "</s>", "<unk>")
 

@@ -31,9 +31,10 @@ TEMPLATES = Path("../../../models/templates")  # of llama.cpp, from the folder o
 BUILT_IN = {"llama3": "meta-llama-Llama-3.1-8B-Instruct"}
 VALUES = (
     "port host hf-repo hf-file model alias ctx-size parallel batch-size threads n-predict api-key "
-    "media-path slot-save-path cors-origins chat-template chat-template-file reasoning temp tools"
+    "media-path slot-save-path cors-origins chat-template chat-template-file reasoning temp tools "
+    "seed pooling"
 )
-FLAGS = "kv-unified embedding verbose"
+FLAGS = "kv-unified embedding verbose metrics no-slots"
 
 
 def arguments(given: list[str]) -> list[str]:
@@ -65,11 +66,15 @@ def arguments(given: list[str]) -> list[str]:
         "--api-key": asked.api_key,
         "--media-path": asked.media_path,
         "--slot-save-path": asked.slot_save_path,
+        "--seed": asked.seed,
+        "--pooling": asked.pooling,
         "--cors-origin": asked.cors_origins or ("localhost" if asked.tools else "*"),
     }
     for option, value in options.items():
         found += [option, value] if value is not None else []
-    return [*found, *(["--verbose"] if asked.verbose else [])]
+    flags = {"--verbose": asked.verbose, "--no-slots": asked.no_slots}
+    flags["--no-metrics"] = not asked.metrics  # which llama-server shows only where asked to
+    return [*found, *(flag for flag, given in flags.items() if given)]
 
 
 def _model(asked: argparse.Namespace) -> Path:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,26 @@ def test_logits_neither_read_nor_leave_state(model: LoadedModel, golden: Golden)
     tokens += [piece.token for piece in stream]
     assert before.tobytes() == during.tobytes() == model.logits(PROMPT).tobytes()
     assert tokens == model.generate(PROMPT, temperature=0, max_tokens=20).tokens
+
+
+def test_steps_are_counted():
+    with ggmodel.load(STORIES, parallel=2, threads=1) as model:
+
+        def counted(work: Callable[[], object]) -> tuple[int, int]:
+            before = model.engine.computed
+            work()
+            steps, sequences = np.subtract(model.engine.computed, before).tolist()
+            return steps, sequences
+
+        assert model.engine.computed == (0, 0)
+        # The prompt's step gives the first token.
+        options: Any = {"temperature": 0, "max_tokens": 4}
+        assert counted(lambda: model.generate("Once upon a time", **options)) == (4, 4)
+        assert counted(lambda: model.embed([[1, 2, 3], [4, 5]])) == (1, 2)
+        assert counted(lambda: model.logits(PROMPT)) == (1, 1)
+        texts = ["The dog", "There was a cat"]
+        steps, sequences = counted(lambda: model.batch(texts, **options))
+        assert 4 <= steps <= 8 and sequences == 8  # one may begin before the other
 
 
 def test_closing_a_stream_frees_its_slot_and_cells(model: LoadedModel):

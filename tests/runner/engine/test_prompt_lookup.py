@@ -131,7 +131,10 @@ def test_greedy_answers_are_the_same(stories: LoadedModel):
         got = stories.generate(prompt, max_tokens=60, temperature=0, prompt_lookup=True)
         ties += not same_or_tied(stories, prompt, got, want)
         drafted, accepted = drafted + got.usage.drafted, accepted + got.usage.accepted
-        assert want.usage.drafted == want.usage.accepted == 0
+        assert want.usage.drafts == want.usage.drafted == want.usage.accepted == 0
+        # A step gives its accepted draft tokens and one more.
+        assert got.usage.drafts <= got.usage.drafted
+        assert got.usage.drafts + got.usage.accepted <= len(got.tokens)
     assert ties <= 1  # none so far
     assert drafted > accepted > 20
     nothing_is_in_use(stories)

@@ -46,9 +46,12 @@ class Engine(EngineThread):
         memory_plan: the graphs that need most memory, traced and not yet reserved.
         loaded: the adapters. adapters: those of requests that do not choose.
         store: of prefixes on disk; None without.
+        computed: the steps of the model so far, and the sequences in them added up. Those of heads
+            and models that draft do not count.
     """
 
     store: PrefixStore | None = None
+    computed = (0, 0)
 
     def __init__(
         self,
@@ -194,6 +197,7 @@ class Engine(EngineThread):
         chunks = scheduler.schedule()
         if not chunks:
             return scheduler.admit()  # a full context may have ended
+        self.count_step(len(chunks))
         ended = False
         for one, result in self.steps.results(chunks):
             ended |= one.sequence.take(result, one.drafts if one.drafted else ())
@@ -209,6 +213,11 @@ class Engine(EngineThread):
         if ended:
             scheduler.admit()
         return True
+
+    def count_step(self, sequences: int) -> None:
+        """Adds a step to `computed`."""
+        steps, before = self.computed
+        self.computed = steps + 1, before + sequences
 
     def _free_retired(self) -> None:
         requests = [*self.scheduler.waiting, *(one.request for one in self.sequences.working)]

@@ -197,6 +197,7 @@ class Scoring:
         planner = BatchPlanner(engine.inputs, size, most, engine.memory_plan.rows, histories)
         for lo, hi in planner.split(tokens.tolist()):
             engine.check_abandoned()
+            engine.count_step(1)
             step = planner.step_of(
                 tokens[lo:hi].tolist(),
                 range(start + lo, start + hi),

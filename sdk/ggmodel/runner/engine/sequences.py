@@ -43,7 +43,8 @@ class Request(Protocol):
         adapters: those that it is computed with.
         seated: when it got a sequence, by `time.perf_counter`; 0 before.
         reused: inputs of the prompt that a sequence already held.
-        drafted, accepted: draft tokens computed, and those that were accepted.
+        drafts: steps with draft tokens. drafted, accepted: draft tokens computed, and those that
+            were accepted.
         watches_prefill: `prefilled` is called until all of the prompt is computed.
     """
 
@@ -58,6 +59,7 @@ class Request(Protocol):
     adapters: Strengths
     seated: float
     reused: int
+    drafts: int
     drafted: int
     accepted: int
     watches_prefill: bool
@@ -198,6 +200,7 @@ class Sequence:
         return request.done or request.cancelled
 
     def _verify(self, request: Request, rows: np.ndarray, drafts: Iterable[int]) -> None:
+        request.drafts += len(rows) > 1
         request.drafted += len(rows) - 1
         self.accepted = 0
         for logits, draft in zip(rows, (*drafts, None), strict=True):

@@ -35,6 +35,7 @@ class Usage:
         prompt_seconds: until the end of prefill. decode_seconds: from then on.
         queue_seconds: the part of prompt_seconds in which it waited for a free slot.
         drafted: draft tokens of speculative decoding. accepted: those that the answer kept.
+        drafts: steps in which they were computed.
     """
 
     prompt_tokens: int
@@ -45,6 +46,7 @@ class Usage:
     accepted: int = 0
     reused_tokens: int = 0
     queue_seconds: float = 0.0
+    drafts: int = 0
 
     @property
     def tokens_per_second(self) -> float:

@@ -65,7 +65,8 @@ class Generation:
         stop: the stop string that ended it, or None.
         seated: when it got a slot, by `time.perf_counter`; 0 before.
         reused: inputs of the prompt that were computed for an earlier request.
-        drafted, accepted: draft tokens computed, and those that were accepted.
+        drafts, drafted, accepted: steps with draft tokens, draft tokens computed, and those that
+            were accepted.
         watches_prefill: see `watch`.
     """
 
@@ -124,7 +125,7 @@ class Generation:
         self._delivery = Delivery(engine.wake)
         self.tokens: list[int] = []
         self.lookup = Lookup(prompt.tolist()) if prompt_lookup else None
-        self.reused = self.drafted = self.accepted = 0
+        self.reused = self.drafts = self.drafted = self.accepted = 0
         self.logprobs: list[float] = []
         self.top_logprobs: list[Any] = []
         self.finish_reason: FinishReason = "length"
@@ -394,6 +395,7 @@ class Generation:
             self.accepted,
             self.reused,
             max(0.0, self.seated - self._started),
+            self.drafts,
         )
 
 

@@ -23,7 +23,15 @@ from ..server import Server
 from .openai.chat import ChatCompletions, ChatRequest
 from .openai.inputs import MIDDLE, AdapterScale, Input, Sampling, inputs_of, scales_by_name
 from .openai.responses import prompt_tokens
-from .openai.schemas import OPENAI, InputTokens, entry, progress_of, settings_of, timings
+from .openai.schemas import (
+    OPENAI,
+    InputTokens,
+    entry,
+    progress_of,
+    settings_of,
+    timings,
+    timings_so_far,
+)
 from .schemas import ContinuedPart, ContinuedText, IdLogprob, LikelyId, LoadedAdapter, Success
 
 _TOP = 100
@@ -171,7 +179,7 @@ class Continuation(ChatProtocol[W]):
 
     def prefilled(self, index: int, progress: PromptProgress) -> Iterable[ContinuedPart]:
         part = ContinuedPart("", [], self._count, self._evaluated)
-        part.prompt_progress = progress_of(progress)
+        part.prompt_progress, part.timings = progress_of(progress), timings_so_far(progress)
         return [part]
 
     def chunks(self, index: int, parsed: ParsedToken) -> Iterable[ContinuedPart]:

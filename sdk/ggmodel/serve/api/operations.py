@@ -133,7 +133,9 @@ async def props(call: Call) -> None:
         async with call.server.models.use(name) as runner:
             state = runner.state
     answer = Props(
-        default_generation_settings=Generation(state.context_length, state.sampling),
+        default_generation_settings=Generation(
+            state.context_length, state.sampling | call.server.settings.defaults
+        ),
         total_slots=state.parallel,
         model_path=state.path,
         chat_template=state.template,
@@ -158,6 +160,8 @@ async def change_props(call: Call) -> None:
 async def slots(call: Call) -> None:
     """Show the sequences of a model, none while it is not loaded, and the answers in them; texts
     are left out."""
+    if not call.server.settings.slots:
+        raise Refused("slots are not shown; start the server without --no-slots", 501)
     runner = await call.server.models.loaded(_field(call, "model"))
     if runner is None:
         return await call.json([])

@@ -199,6 +199,8 @@ async def openapi(call: Call) -> None:
 
 async def metrics(call: Call) -> None:
     """Numbers for Prometheus."""
+    if not call.server.settings.metrics:
+        raise Refused("numbers are not shown; start the server without --no-metrics", 501)
     page = call.server.metrics.page(await call.server.models.listed())
     await call.reply(
         page,
@@ -304,7 +306,7 @@ async def rerank(call: Call) -> None:
         ranks = await runner.rank(Rank(params.query, documents, unit))
         name = model_name(params.model, runner.state)
     count = sum(ranks.tokens)
-    call.server.metrics.read(runner.name, count)
+    call.server.metrics.read(runner.name, ranks)
     order = sorted(range(len(documents)), key=lambda i: -ranks.scores[i])
     order = order if params.top_n is None else order[: max(0, params.top_n)]
     if params.texts is not None:
@@ -335,9 +337,9 @@ async def score(call: Call) -> None:
         )
         for query, texts in pairs:
             ranks = await runner.rank(Rank(query, texts))
+            call.server.metrics.read(runner.name, ranks)
             scores += ranks.scores
             count += sum(ranks.tokens)
-    call.server.metrics.read(runner.name, count)
     data = [Score(i, one) for i, one in enumerate(scores)]
     await call.json(ScoreList(name, data, PromptUsage(count, count)))
 

@@ -275,6 +275,7 @@ class ContinuedPart(Struct):
     id_slot: int = -1
     completion_probabilities: list[IdLogprob] | UnsetType = UNSET
     prompt_progress: PrefillProgress | UnsetType = UNSET
+    timings: Timings | UnsetType = UNSET
 
 
 class LoadedAdapter(Struct):

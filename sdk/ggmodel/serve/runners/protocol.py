@@ -248,7 +248,9 @@ _encoder = msgspec.msgpack.Encoder()
 greeting = msgspec.msgpack.Decoder(Hello)
 from_client = msgspec.msgpack.Decoder(MethodCall | Cancel | Taken | Ping)
 from_runner = msgspec.msgpack.Decoder(Welcome | Result | Events | Ping)
-requests = {name: msgspec.msgpack.Decoder(kinds[0]) for name, kinds in METHODS.items()}
+requests: dict[str, msgspec.msgpack.Decoder[Any]] = {
+    name: msgspec.msgpack.Decoder(kinds[0]) for name, kinds in METHODS.items()
+}
 answers = {name: msgspec.msgpack.Decoder(kinds[1] or Failure) for name, kinds in METHODS.items()}
 
 

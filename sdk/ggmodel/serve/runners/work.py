@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -18,6 +19,7 @@ from ...runner import Grammar, LoadedModel
 from ...runner import Piece as Generated
 from ...runner.engine.scoring import Scoring
 from ...runner.requests.generation import Generation
+from ...runner.requests.pooling import token_rows
 from ...runner.requests.prompt_parts import PromptText
 from ...runner.sampling import log_probabilities
 from ...tokenizer import Tokenizer
@@ -42,6 +44,7 @@ from ..requests import (
     SlotCall,
     SlotChanged,
     Started,
+    Steps,
     Strengths,
     Text,
     Token,
@@ -68,6 +71,13 @@ class Work:
 
     def __init__(self, model: LoadedModel):
         self.model = model
+        self._told, self._telling = (0, 0), threading.Lock()
+
+    def steps(self) -> Steps:
+        """The steps since it was called before."""
+        with self._telling:
+            (count, sequences), self._told = self._told, self.model.engine.computed
+            return Steps(self._told[0] - count, self._told[1] - sequences)
 
     # texts
 
@@ -228,15 +238,18 @@ class Work:
                 text = self._encoded(prompt + text, request.truncate)
             texts.append(text)
         ids = self.model.embedding_ids(texts, truncate=request.truncate)
-        rows = self.model.embed_ids(
-            ids,
-            pooling=request.pooling,  # type: ignore[arg-type]
-            normalize=request.normalize,
-            prompt=prompt,
-            dimensions=request.dimensions,
-        )
+        if request.pooling == "none":
+            rows = np.concatenate(token_rows(self.model.engine, ids))
+        else:
+            rows = self.model.embed_ids(
+                ids,
+                pooling=request.pooling,  # type: ignore[arg-type]
+                normalize=request.normalize,
+                prompt=prompt,
+                dimensions=request.dimensions,
+            )
         data = np.ascontiguousarray(rows, "<f4").tobytes()
-        return Rows(data, len(rows), rows.shape[1], [len(text) for text in ids])
+        return Rows(data, len(rows), rows.shape[1], [len(text) for text in ids], self.steps())
 
     def _encoded(self, text: str, truncate: bool) -> list[int]:
         """The ids of a text for a row; those of its beginning, where the end is cut off anyway."""
@@ -262,7 +275,7 @@ class Work:
             self.model.prompts.check_length(size, self._most)
             tokens.append(len(self.model.pair_ids(request.query, document)[0]))
         scores = self.model.rerank(request.query, request.documents, normalize=request.normalize)
-        return Ranks(scores.tolist(), tokens)
+        return Ranks(scores.tolist(), tokens, self.steps())
 
     def transcribe(self, request: Transcribe, check: Check) -> Transcript:
         transcript = transcribe(
@@ -409,6 +422,8 @@ class GenerationEvents:
             queue_seconds=usage.queue_seconds,
             drafted=usage.drafted,
             accepted=usage.accepted,
+            drafts=usage.drafts,
+            steps=self._work.steps(),
         )
         if generation.probe is not None and generation.probe.captures:
             captured = generation.probe.captured.items()

@@ -402,7 +402,12 @@ async def _rows(
     stays = keep_alive(params.keep_alive)
     async with call.server.models.use(params.model, keep_alive=stays, **loading) as runner:
         clock.loaded()
-        return await runner.embed(request) if request.texts else Rows(b"", 0, 0, [])
+        if not request.texts:
+            return Rows(b"", 0, 0, [])
+        request.pooling = call.server.settings.one_row
+        rows = await runner.embed(request)
+    call.server.metrics.read(runner.name, rows)
+    return rows
 
 
 def _listed(rows: Rows) -> list[list[float]]:

@@ -48,6 +48,7 @@ from .schemas import (
     progress_of,
     settings_of,
     timings,
+    timings_so_far,
     usage,
 )
 from .tools import FunctionTool, NamedTool, Tool, ToolChoice, ToolChoiceMode, chat_tools, choose
@@ -204,7 +205,7 @@ class ChatCompletions(OpenAIProtocol[ChatRequest]):
 
     def prefilled(self, index: int, progress: PromptProgress) -> Iterable[ChatChunk]:
         chunk = self._chunk(ChunkChoice(index, ChatDelta()))
-        chunk.prompt_progress = progress_of(progress)
+        chunk.prompt_progress, chunk.timings = progress_of(progress), timings_so_far(progress)
         return [chunk]
 
     def chunks(self, index: int, parsed: ParsedToken) -> Iterable[ChatChunk]:

@@ -30,6 +30,7 @@ from .schemas import (
     Usage,
     progress_of,
     timings,
+    timings_so_far,
     usage,
 )
 
@@ -154,7 +155,7 @@ class Completions(OpenAIProtocol[CompletionRequest]):
 
     def prefilled(self, index: int, progress: PromptProgress) -> Iterable[TextCompletion]:
         chunk = self._chunk(index, "", [])
-        chunk.prompt_progress = progress_of(progress)
+        chunk.prompt_progress, chunk.timings = progress_of(progress), timings_so_far(progress)
         return [chunk]
 
     def chunks(self, index: int, parsed: ParsedToken) -> Iterable[TextCompletion]:

@@ -59,7 +59,7 @@ class PlainRequest(Struct):
 
 
 class TextRows(Struct):
-    """The rows of a text: one, as models pool them."""
+    """The rows of a text: one, or one a token where the server does not pool them."""
 
     index: int
     embedding: list[list[float]]
@@ -86,7 +86,8 @@ async def create(call: Call) -> None:
     params = await call.decode(EmbeddingRequest)
     if params.dimensions is not None and params.dimensions < 1:
         raise Refused("dimensions: give 1 or more", param="dimensions")
-    how = Embed([], truncate=params.truncate, dimensions=params.dimensions)
+    how = Embed([], call.server.settings.one_row, truncate=params.truncate)
+    how.dimensions = params.dimensions
     rows, name = await _rows(call, params.model, params.input, how, params.keep_alive)
     count = sum(rows.tokens)
     data = rows_of(rows, params.encoding_format == "base64")
@@ -99,7 +100,7 @@ async def create_plain(call: Call) -> None:
     params = await call.decode(PlainRequest)
     if params.dimensions is not None and params.dimensions < 1:
         raise Refused("dimensions: give 1 or more", param="dimensions")
-    how = Embed([], normalize=params.normalize, truncate=params.truncate)
+    how = Embed([], call.server.settings.one_row, params.normalize, params.truncate)
     how.dimensions, how.prompt_name = params.dimensions, params.prompt_name
     rows, _ = await _rows(call, params.model, params.inputs, how, field="inputs")
     await call.json(rows_of(rows, False))
@@ -111,9 +112,12 @@ async def create_rows(call: Call) -> None:
     given = params.input if params.content is None else params.content
     if given is None:
         raise Refused("content: is missing", param="content")
-    norm = params.embd_normalize
-    rows, _ = await _rows(call, params.model, given, Embed([], normalize=norm == 2))
+    pooling, norm = call.server.settings.pooling, params.embd_normalize
+    rows, _ = await _rows(call, params.model, given, Embed([], pooling, normalize=norm == 2))
     found = np.frombuffer(rows.data, "<f4").reshape(rows.count, rows.width)
+    if pooling == "none":  # as llama-server has it, of any length
+        each = np.split(found, np.cumsum(rows.tokens)[:-1])
+        return await call.json([TextRows(i, some.tolist()) for i, some in enumerate(each)])
     if norm >= 0 and norm != 2:
         found = found / _sizes(found.astype("f8"), norm)
     await call.json([TextRows(i, [row]) for i, row in enumerate(found.tolist())])
@@ -151,7 +155,7 @@ async def _rows(
         how.texts = [await only_ids(runner, one) for one in texts]  # type: ignore[assignment]
         rows = await runner.embed(how)
         name = model_name(model, runner.state)
-    call.server.metrics.read(runner.name, sum(rows.tokens))
+    call.server.metrics.read(runner.name, rows)
     return rows, name
 
 

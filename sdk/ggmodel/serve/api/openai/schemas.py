@@ -459,6 +459,20 @@ def timings(finished: Finished) -> Timings:
     )
 
 
+def timings_so_far(progress: PromptProgress) -> Timings:
+    """Speed of a prefill that is under way; none before its first step."""
+    read = progress.processed - progress.reused
+    return timings(
+        Finished(
+            "length",
+            progress.processed,
+            0,
+            reused_tokens=progress.reused,
+            prompt_seconds=progress.seconds if read else 0.0,
+        )
+    )
+
+
 def logprobs(tokens: Sequence[Token]) -> list[TokenLogprob]:
     """Log-probabilities of tokens, each with the likeliest at its place."""
     return [TokenLogprob(*entry(one), [Likely(*entry(top)) for top in one.top]) for one in tokens]
