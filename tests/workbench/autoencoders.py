@@ -10,9 +10,27 @@ import numpy as np
 
 from tests.convert.folders import stored, write_safetensors
 
+KINDS: list[tuple[str, dict[str, Any]]] = [
+    ("standard", {}),
+    ("standard", {"apply_b_dec_to_input": False, "normalize_activations": "none"}),
+    ("jumprelu", {}),
+    (
+        "topk",
+        {
+            "k": 3,
+            "metadata": {"hook_name": "blocks.3.hook_resid_pre", "sae_lens_version": "6.54.0"},
+            "hook_name": None,
+        },
+    ),
+    ("topk", {"k": 24, "rescale_acts_by_decoder_norm": True}),
+    ("standard", {"activation_fn_str": "topk", "activation_fn_kwargs": {"k": 2}}),
+]
+WIDTH = 16
+ROWS = np.random.default_rng(3).normal(size=(5, WIDTH)).astype(np.float32)
+
 
 def write(folder: Path, kind: str = "standard", width: int = 192, **config: Any) -> dict[str, Any]:
-    """The weights, float64: of 24 features of a layer's result."""
+    """The weights, float32: of 24 features of a layer's result."""
     random, n = np.random.default_rng(7), 24
     shapes = {"W_enc": (width, n), "b_enc": (n,), "W_dec": (n, width), "b_dec": (width,)}
     shapes |= {"threshold": (n,)} if kind == "jumprelu" else {}
@@ -30,4 +48,4 @@ def write(folder: Path, kind: str = "standard", width: int = 192, **config: Any)
     }
     described |= {"hook_name": "blocks.2.hook_resid_post", "apply_b_dec_to_input": True, **config}
     (folder / "cfg.json").write_text(json.dumps(described))
-    return {name: x.astype(np.float64) for name, x in weights.items()}
+    return weights

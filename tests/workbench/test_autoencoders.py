@@ -1,7 +1,8 @@
-"""Sparse autoencoders: features by their formulas, as steering vectors, and other files."""
+"""Sparse autoencoders: features by SAELens, as steering vectors, and other files."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,49 +12,28 @@ import pytest
 import ggmodel
 from ggmodel.errors import ConfigError, FormatError, Unsupported
 from ggmodel.workbench.autoencoders import SparseAutoencoder
-from tests.workbench.autoencoders import write
+from tests.workbench.autoencoders import KINDS, ROWS, WIDTH, write
 from tests.workbench.models import STORIES
 
 PROMPT = "Once upon a time, there was a fox"
-KINDS: list[tuple[str, dict[str, Any]]] = [
-    ("standard", {}),
-    ("standard", {"apply_b_dec_to_input": False, "normalize_activations": "none"}),
-    ("jumprelu", {}),
-    ("topk", {"k": 3, "metadata": {"hook_name": "blocks.3.hook_resid_pre"}, "hook_name": None}),
-    ("topk", {"k": 24, "rescale_acts_by_decoder_norm": True}),
-    ("standard", {"activation_fn_str": "topk", "activation_fn_kwargs": {"k": 2}}),
-]
+SAELENS = json.loads(Path(__file__).with_name("saelens.json").read_text())
 
 
-def features_of(x: np.ndarray, w: dict[str, Any], config: dict[str, Any]) -> np.ndarray:
-    """The features of a row, one by one."""
-    x = x - w["b_dec"] if config.get("apply_b_dec_to_input", True) else x
-    values = []
-    for j in range(len(w["b_enc"])):
-        value = sum(x * w["W_enc"][:, j]) + w["b_enc"][j]
-        if config.get("rescale_acts_by_decoder_norm"):
-            value *= sum(w["W_dec"][j] ** 2) ** 0.5
-        values.append(value if value > max(w["threshold"][j] if "threshold" in w else 0, 0) else 0)
-    k = config.get("k", config.get("activation_fn_kwargs", {}).get("k", len(values)))
-    return np.array([v if v in sorted(values)[-k:] else 0 for v in values])
-
-
-@pytest.mark.parametrize(("kind", "config"), KINDS)
-def test_features_are_those_of_the_formula(kind: str, config: dict[str, Any], tmp_path: Path):
-    weights = write(tmp_path / "sae", kind, 16, **config)
+@pytest.mark.parametrize("case", range(len(KINDS)))
+def test_features_are_those_of_saelens(case: int, tmp_path: Path):
+    """See make_saelens.py."""
+    kind, config = KINDS[case]
+    write(tmp_path / "sae", kind, WIDTH, **config)
     made = SparseAutoencoder.load(tmp_path / "sae")
-    rows = np.random.default_rng(3).normal(size=(9, 16))
-    wanted = np.array([features_of(row, weights, config) for row in rows])
-    found = made.encode(rows)
+    wanted = np.array(SAELENS[case]["features"])
+    found = made.encode(ROWS)
     assert found.dtype == np.float32 and 0 < (wanted > 0).sum() < wanted.size
-    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
-    norms = np.linalg.norm(weights["W_dec"], axis=1)
-    scaled = wanted / (norms if config.get("rescale_acts_by_decoder_norm") else 1)
-    expected = scaled @ weights["W_dec"] + weights["b_dec"]
-    np.testing.assert_allclose(made.decode(found), expected, rtol=1e-4, atol=1e-4)
-    for row, pairs in zip(wanted, made.top(rows, 2), strict=True):
+    np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-5)
+    assert ((found > 0) == (wanted > 0)).all()
+    np.testing.assert_allclose(made.decode(found), SAELENS[case]["rows"], rtol=1e-6, atol=2e-5)
+    for row, pairs in zip(wanted, made.top(ROWS, 2), strict=True):
         assert [i for i, _ in pairs] == [i for i in np.argsort(-row)[:2] if row[i] > 0]
-        assert [value for _, value in pairs] == pytest.approx([row[i] for i, _ in pairs], rel=1e-4)
+        assert [value for _, value in pairs] == pytest.approx([row[i] for i, _ in pairs], abs=1e-5)
 
 
 @pytest.mark.parametrize("hook", ["blocks.2.hook_resid_post", "blocks.3.hook_resid_pre"])
@@ -70,6 +50,20 @@ def test_a_feature_steers_the_layer_that_it_is_of(hook: str, tmp_path: Path):
     np.testing.assert_allclose(after - before, 0 * before + 2 * weights["W_dec"][5], atol=1e-4)
 
 
+@pytest.mark.parametrize("key", ["center_writing_weights", "fold_ln"])
+def test_features_of_a_model_that_transformerlens_changes_are_refused(key: str, tmp_path: Path):
+    for number, value in enumerate((False, True)):
+        told: dict[str, Any] = {"model_from_pretrained_kwargs": {key: value, "n_devices": 1}}
+        for where, config in {"top": told, "within": {"metadata": told}}.items():
+            folder = tmp_path / f"{where}{number}"
+            write(folder, **config)
+            if not value:
+                SparseAutoencoder.load(folder)
+                continue
+            with pytest.raises(Unsupported, match=f"model_from_pretrained_kwargs has {key}"):
+                SparseAutoencoder.load(folder)
+
+
 def test_other_files_say_what_is_wrong(tmp_path: Path):
     def refused(name: str, error: type[Exception], match: str, **config: Any) -> None:
         write(tmp_path / name, **config)
@@ -77,8 +71,11 @@ def test_other_files_say_what_is_wrong(tmp_path: Path):
             SparseAutoencoder.load(tmp_path / name)
 
     refused("gated", Unsupported, "architecture is 'gated'", kind="gated")
-    refused("tanh", Unsupported, "activation_fn is None", activation_fn_str="tanh-relu")
+    refused("tanh", Unsupported, "activation_fn_str is 'tanh-relu'", activation_fn_str="tanh-relu")
+    refused("gelu", Unsupported, "activation_fn is 'gelu'", activation_fn="gelu")
     refused("norm", Unsupported, "normalize_activations is", normalize_activations="layer_norm")
+    told = {"model_from_pretrained_kwargs": "none"}
+    refused("text", FormatError, "kwargs is 'none', no object", metadata=told)
     refused("k", FormatError, "k is None", kind="topk")
     refused("many", FormatError, "k of at most", kind="topk", k=25)
     write(tmp_path / "mixed", "jumprelu")  # whose weights have a threshold

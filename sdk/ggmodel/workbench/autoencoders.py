@@ -18,6 +18,8 @@ from ..reading import read_json
 from ..runner import Steering
 
 CONFIG, WEIGHTS = "cfg.json", "sae_weights.safetensors"
+# Settings by which TransformerLens changes a model's weights as it loads them, and so its rows.
+_PROCESSING = "center_writing_weights fold_ln fold_value_biases refactor_factored_attn_matrices"
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +49,8 @@ class SparseAutoencoder:
 
         Raises:
             FormatError: a file is missing or damaged, or tensors do not fit each other.
-            Unsupported: another architecture, activation or normalisation; names it.
+            Unsupported: another architecture, activation or normalisation, or features of rows of
+                a model that TransformerLens has changed; names it.
         """
         folder = Path(folder)
         config = read_json(folder / CONFIG)
@@ -67,7 +70,7 @@ class SparseAutoencoder:
                 f"{folder / WEIGHTS} has {shown!s:.300}; {kind} needs {', '.join(shapes)}, W_enc "
                 "[width, features] and the others accordingly, and a k of at most all features"
             )
-        hook = config.get("hook_name") or (config.get("metadata") or {}).get("hook_name")
+        hook = _told(config, "hook_name")
         rescaled = config.get("rescale_acts_by_decoder_norm")
         scale = np.linalg.norm(weights["W_dec"], axis=1) if rescaled else 1
         return cls(weights, hook, config.get("apply_b_dec_to_input", True), k, scale)
@@ -128,15 +131,31 @@ class SparseAutoencoder:
         return Steering({layer: directions[feature]})
 
 
+def _told(config: Mapping[str, Any], key: str) -> Any:
+    """A setting, which SAELens 6 keeps in `metadata`."""
+    metadata = config.get("metadata")
+    return config.get(key) or (metadata.get(key) if isinstance(metadata, dict) else None)
+
+
 def _kind(config: Mapping[str, Any], path: Path) -> tuple[str, int | None]:
     """The architecture, and the number of features of a row where it is limited."""
+    processing = _told(config, "model_from_pretrained_kwargs") or {}
+    if not isinstance(processing, dict):
+        raise FormatError(f"{path}: model_from_pretrained_kwargs is {processing!r:.80}, no object")
+    for key in (key for key in _PROCESSING.split() if processing.get(key)):
+        raise Unsupported(
+            f"{path}: model_from_pretrained_kwargs has {key}, by which TransformerLens changes the "
+            "model; captured rows are the unchanged model's. Set it to false where it changes "
+            "nothing, as center_writing_weights with RMSNorm; otherwise take other features"
+        )
     kind = config.get("architecture", "standard")
-    activation = config.get("activation_fn_str") or config.get("activation_fn") or "relu"
+    named = "activation_fn_str" if config.get("activation_fn_str") else "activation_fn"
+    activation = config.get(named) or "relu"
     if (kind, activation) == ("standard", "topk"):
         kind = "topk"
     unsupported = {
         "architecture": kind not in ("standard", "jumprelu", "topk"),
-        "activation_fn": activation not in ("relu", kind),
+        named: activation not in ("relu", kind),
         "normalize_activations": config.get("normalize_activations") not in (None, False, "none"),
         "finetuning_scaling_factor": bool(config.get("finetuning_scaling_factor")),
     }
