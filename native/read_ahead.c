@@ -28,8 +28,21 @@ struct ggmodel_layer_experts { /* of one layer */
     int weights;              /* of this layer; the further sources of a node are the next one's */
 };
 
-/* dst I32 [used, n], a copy of the ids that are src[0]; src[1…] weights [k, m, experts]. */
+/* Whether at most half of a layer's experts were chosen: by a prompt all are, of which the next token needs few. */
+static int are_few(const uint8_t * chosen, int64_t experts) {
+    int64_t count = 0;
+    for (int64_t e = 0; e < experts; e++) {
+        count += chosen[e];
+    }
+    return 2 * count <= experts;
+}
+
+/* dst I32 [used, n], a copy of the ids that are src[0]; src[1…] weights [k, m, experts], as many of a layer. */
 HIDDEN void ggmodel_read_ahead(struct ggml_tensor * dst, int ith, int nth, void * of_layer) {
+    (void) nth;
+    if (ith) {
+        return;
+    }
     const struct ggmodel_layer_experts * layer = of_layer;
     const struct ggml_tensor * ids = dst->src[0];
     int64_t experts = dst->src[1]->ne[2];
@@ -45,8 +58,10 @@ HIDDEN void ggmodel_read_ahead(struct ggml_tensor * dst, int ith, int nth, void 
         }
     }
     for (int i = 1; i < GGML_MAX_SRC && dst->src[i]; i++) {
-        const uint8_t * needed = i <= layer->weights ? layer->chosen : layer->expected;
-        for (int64_t e = 0; e < dst->src[i]->ne[2]; e++) {
+        int own = i <= layer->weights;
+        const uint8_t * needed = own ? layer->chosen : layer->expected;
+        experts = own || are_few(needed, dst->src[i]->ne[2]) ? dst->src[i]->ne[2] : 0;
+        for (int64_t e = 0; e < experts; e++) {
             if (needed[e]) {
                 read_ahead(dst->src[i], e);
             }

@@ -1,8 +1,8 @@
 """Experts of a file that is larger than memory, read ahead of their products (native/read_ahead.c).
 
 A node between a layer's router and its products reads the ids where they are. The system begins to
-read what they choose, all of it at once, and what the next layer chose in the last run, while this
-one computes. The values are those of the file, so that the bits are the same.
+read what they choose, all of it at once, and what the next layer chose in the last run, if that was
+few, while this one computes. The values are those of the file, so that the bits are the same.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ...native import ffi, lib
-from ..node import Node
+from ...native import ffi, last_abort, lib
+from ..node import Node, impossible
 
 _READ_AHEAD = ffi.addressof(lib, "ggmodel_read_ahead")
 _ONE_THREAD = 1
+_MOST_WEIGHTS = 8  # of a node, beside the ids: ggml's limit
 
 
 class Choices:
@@ -62,16 +63,19 @@ class ExpertsAhead:
         if ids.uid not in self._weights:
             return operands
         if ids.uid not in self._ids:
-            self._ids[ids.uid] = self._node(ids.uid, operands[2])
+            ahead = self._node(ids.uid, operands[2])
+            if not ahead:
+                raise impossible(product, f"ggml refused to read ahead of it: {last_abort()}")
+            self._ids[ids.uid] = ahead
         return (*operands[:2], self._ids[ids.uid])
 
     def _node(self, layer: int, ids: Any) -> Any:
         """A copy of ids [used, n]."""
         order = list(self._weights)
-        own = self._weights[layer]
-        after = self._weights[order[(order.index(layer) + 1) % len(order)]]
+        own = self._alike(layer, _MOST_WEIGHTS)
+        after = self._alike(order[(order.index(layer) + 1) % len(order)], _MOST_WEIGHTS - len(own))
         sources = [ids, *(self._choices.weights[uid] for uid in (*own, *after))]
-        chosen, expected = (self._choices.of(uids[0]) for uids in (own, after))
+        chosen, expected = (self._choices.of(uids[0]) for uids in (own, after or own))
         of_layer = ffi.new("struct ggmodel_layer_experts *", (chosen, expected, len(own)))
         self._layers += [of_layer, chosen, expected]
         return lib.ggml_custom_4d(
@@ -84,3 +88,9 @@ class ExpertsAhead:
             _ONE_THREAD,
             of_layer,
         )
+
+    def _alike(self, layer: int, most: int) -> list[int]:
+        """Weights of a layer that have as many experts as its first one."""
+        uids = self._weights[layer]
+        tensors = self._choices.weights
+        return [uid for uid in uids if tensors[uid].ne[2] == tensors[uids[0]].ne[2]][:most]

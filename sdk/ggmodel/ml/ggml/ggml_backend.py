@@ -25,6 +25,7 @@ from ..devices import (
 from ..graph import Graph
 from ..node import Node, State
 from ..params import INPUT, BackendParams, FlashAttention, Optimize, layer_of
+from ..system import system_info
 from . import attention, measurements, ordered, transfer
 from .compute import Compute, ComputeBuffer, Scheduler
 from .hardware import Hardware
@@ -94,15 +95,17 @@ class GGMLBackend(Backend):
             or name.startswith("output")
             or name in tables
         ]
-        without_experts = [info for info in tensors if len(info.shape) < 3]
+        without_experts = [info for info in tensors if "_exps" not in info.name]
+        free = system_info().free_memory
         for some in (tensors, without_experts) if self.params.alloc_memory else ():
-            if physically_possible(sum(info.nbytes for info in some)):
+            if sum(info.nbytes for info in some) <= free:
                 return some
         return []
 
     def _allocate_weights(self, graphs: tuple[Graph, ...]) -> None:
         with self._attempt():
-            self.weights.allocate(graphs)
+            cpu = self.backend_memory().cpu
+            self.weights.allocate(graphs, sum(cpu.cache) + cpu.graph)
             self._check_sum()
 
     @contextmanager

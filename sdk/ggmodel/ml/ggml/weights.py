@@ -10,6 +10,7 @@ copy and single tokens the other.
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Collection, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,7 @@ from .hardware import Hardware
 from .memory import Arena, Buffer, Device, Mapping
 from .transfer import Transfer, transfer
 
+_log = logging.getLogger("ggmodel.ml")
 _ALIGNMENT = 32  # of tensor data, asserted by ggml's CPU backend
 _PRODUCTS = ("mulmat", "mulmat_id")
 # Read by every layer: each device has a copy of its own.
@@ -154,12 +156,16 @@ class Weights:
             return layer_of(reader.name, self.hardware.block_count)
         return node.storage.layer
 
-    def allocate(self, graphs: tuple[Graph, ...]) -> None:
-        """Decides the copies of each weight and allocates them: all or none."""
-        with closed_on_error(self):
-            self._allocate_all(graphs)
+    def allocate(self, graphs: tuple[Graph, ...], beside: int = 0) -> None:
+        """Decides the copies of each weight and allocates them: all or none.
 
-    def _allocate_all(self, graphs: tuple[Graph, ...]) -> None:
+        Args:
+            beside: bytes that others will take on the CPU.
+        """
+        with closed_on_error(self):
+            self._allocate_all(graphs, beside)
+
+    def _allocate_all(self, graphs: tuple[Graph, ...], beside: int) -> None:
         cpu = self.hardware.cpu
         readers_by_uid = _readers(graphs)
         readers = {node.uid: readers_by_uid.get(node.uid, []) for node in self._nodes}
@@ -168,7 +174,7 @@ class Weights:
             n.name for n in self._nodes if any(_is_product(*r) for r in readers[n.uid])
         }
         here = [n for n in self._nodes if any(s.device is cpu for s in self._spots[n.uid])]
-        short = sum(node.nbytes for node in here) > system_info().free_memory
+        short = sum(node.nbytes for node in here) + beside > system_info().free_memory
         fast = {} if short else self._choose_fast(readers)
         as_they_lie = {
             node.uid
@@ -204,7 +210,9 @@ class Weights:
                 for node, _ in nodes
                 if any(op.op and op.op.name == "mulmat_id" for op, _ in readers[node.uid])
             }
-            self.choices = Choices(experts) if experts else None
+            if experts:
+                self.choices = Choices(experts)
+                _log.info("weights exceed the free memory: experts are read from their file")
         for device, nodes in copied.items():
             self._allocate(nodes, device, device.buffer_type, "plain")
         for buffer_type in dict.fromkeys(fast.values()):
