@@ -121,7 +121,7 @@ class InProcess:
         used = made.usage
         counts = (used.prompt_tokens, used.completion_tokens)
         finished = Finished(made.finish_reason, *counts, made.stop, used.reused_tokens)
-        yield replace(finished, steps=self.work.steps())
+        yield replace(finished, steps=self.work.steps)
 
     def _prompt(self, chat: ChatParams) -> Any:
         options: Any = {"tools": chat.tools, "template": chat.template or self.template}

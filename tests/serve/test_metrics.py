@@ -10,9 +10,11 @@ import numpy as np
 import openai
 import pytest
 
+import ggmodel
 from ggmodel.serve.metrics import Metrics
 from ggmodel.serve.pool import ListedModel
-from ggmodel.serve.requests import Finished, Rows, Steps
+from ggmodel.serve.requests import Embed, Finished, Rows, Steps
+from ggmodel.serve.runners.work import Work
 from tests.serve.standin import InProcess
 
 
@@ -96,9 +98,11 @@ def test_averages_need_no_answer():
 def test_numbers_of_llama_server_are_of_all_models():
     metrics = Metrics()
     for model, seconds in (("a", 2.0), ("b", 1.0)):
-        finished = Finished("stop", 10, 3, None, 4, seconds, 1.0, drafts=2, steps=Steps(4, 6))
+        finished = Finished(
+            "stop", 10, 3, None, 4, seconds, 1.0, drafts=2, steps=Steps(model, 4, 6)
+        )
         metrics.generated(model, finished, [1.0, 1.5, 2.5])
-    metrics.read("a", Rows(b"", 2, 0, [1, 2], Steps(1, 9)))
+    metrics.read("a", Rows(b"", 2, 0, [1, 2], Steps("a", 5, 15)))
     lines = metrics.page([]).decode().splitlines()
     assert "llamacpp:prompt_tokens_total 15.0" in lines
     assert "llamacpp:prompt_tokens_cached_total 8.0" in lines
@@ -113,6 +117,27 @@ def test_numbers_of_llama_server_are_of_all_models():
     assert "llamacpp:n_busy_slots_per_decode 3.0" in lines  # of the busier model
 
 
+def test_steps_are_counted_once_whichever_answers_tell_them():
+    metrics = Metrics()
+    # Answers of two processes: the second of "p" comes late, one between was cancelled.
+    for told in (("p", 4, 6), ("p", 9, 15), ("p", 7, 12), ("q", 1, 2), ("p", 10, 16), ("", 0, 0)):
+        metrics.read("a", Rows(b"", 1, 0, [1], Steps(*told)))
+    lines = metrics.page([]).decode().splitlines()
+    assert 'ggmodel_steps_total{model="a"} 11.0' in lines
+    assert 'ggmodel_step_sequences_total{model="a"} 18.0' in lines
+
+
+def test_answers_that_are_dropped_lose_no_steps(stories: ggmodel.LoadedModel):
+    metrics, work = Metrics(), Work(stories)
+    steps, _ = stories.engine.computed
+    for dropped in (True, False):
+        rows = work.embed(Embed(["a dog"]), lambda: None)
+        if not dropped:
+            metrics.read("a", rows)
+    lines = metrics.page([]).decode().splitlines()
+    assert f'ggmodel_steps_total{{model="a"}} {steps + 2.0}' in lines
+
+
 def test_texts_to_embed_are_counted_in_all_formats(http: httpx.Client, stories: Any):
     def numbers() -> list[float]:
         lines = http.get("/metrics").text.splitlines()
@@ -122,6 +147,7 @@ def test_texts_to_embed_are_counted_in_all_formats(http: httpx.Client, stories: 
 
     texts = ["a dog", "two cats"]
     asked = {"input": texts, "inputs": texts, "model": "stories"}
+    http.post("/embed", json=asked).raise_for_status()  # tells the steps before this test
     for path in ("/v1/embeddings", "/embedding", "/embed", "/api/embed"):
         before = numbers()
         http.post(path, json=asked).raise_for_status()

@@ -17,6 +17,7 @@ from .requests import Finished, Ranks, Rows, Steps
 from .under_way import UnderWay
 
 _MODELS = 256  # names that are counted apart; requests may spell them as they like
+_PROCESSES = 4096  # whose steps are remembered
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _GAPS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.5, 5.0)
 _TOKENS = tuple(float(2**n) for n in range(18))
@@ -184,6 +185,7 @@ class Metrics:
         self._decode_speed = gauge("decode_speed", "Tokens of an answer a second, on average")
         self._batch = gauge("sequences_per_step", "Sequences in a step, on average")
         self._totals: defaultdict[str, _Totals] = defaultdict(_Totals)
+        self._told: dict[str, Steps] = {}
 
     def answered(self, path: str, status: int, seconds: float) -> None:
         """Notes a request that is done.
@@ -239,11 +241,17 @@ class Metrics:
         self._note_steps(model, rows.steps)
 
     def _note_steps(self, model: str, steps: Steps) -> None:
-        self._steps.labels(model).inc(steps.count)
-        self._sequences.labels(model).inc(steps.sequences)
+        told = self._told.pop(steps.process, Steps())
+        # Answers may come out of their order.
+        count, sequences = max(told.count, steps.count), max(told.sequences, steps.sequences)
+        self._told[steps.process] = Steps(steps.process, count, sequences)
+        if len(self._told) > _PROCESSES:
+            del self._told[next(iter(self._told))]  # silent for longest
+        self._steps.labels(model).inc(count - told.count)
+        self._sequences.labels(model).inc(sequences - told.sequences)
         totals = self._totals[model]
-        totals.steps += steps.count
-        totals.sequences += steps.sequences
+        totals.steps += count - told.count
+        totals.sequences += sequences - told.sequences
 
     def _label(self, model: str) -> str:
         if model not in self._names:

@@ -150,9 +150,13 @@ class CapturedRows(Struct):
 
 
 class Steps(Struct, frozen=True, array_like=True):
-    """Steps of the model since the last answer, whosever that was, and the sequences in them added
-    up."""
+    """Steps of the model since it was loaded, and the sequences in them added up.
 
+    Attributes:
+        process: another one each time that the model is loaded; "" tells no steps.
+    """
+
+    process: str = ""
     count: int = 0
     sequences: int = 0
 

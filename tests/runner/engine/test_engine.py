@@ -31,6 +31,7 @@ from ggmodel.errors import (
 )
 from ggmodel.gguf_file import MemorySource
 from ggmodel.ml import BackendMemory
+from ggmodel.model import Step
 from ggmodel.runner import LoadedModel
 from tests.golden.files import Golden
 
@@ -66,6 +67,25 @@ def test_steps_are_counted():
         texts = ["The dog", "There was a cat"]
         steps, sequences = counted(lambda: model.batch(texts, **options))
         assert 4 <= steps <= 8 and sequences == 8  # one may begin before the other
+
+
+def test_steps_that_fail_are_not_counted_but_those_in_their_place(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    with ggmodel.load(STORIES, parallel=2, threads=1) as model:
+        run, failed, alone = model.engine.graphs.run, list[int](), list[int]()
+
+        def fails_together(step: Step, meanwhile: Any = None) -> np.ndarray:
+            sequences = len({*step.sequences.tolist()})
+            if sequences > 1:
+                failed.append(sequences)
+                raise ComputeError("not together")
+            alone.append(sequences)
+            return run(step, meanwhile)
+
+        monkeypatch.setattr(model.engine.graphs, "run", fails_together)
+        model.batch(["The dog", "There was a cat"], temperature=0, max_tokens=32)
+        assert failed and model.engine.computed == (len(alone), len(alone))
 
 
 def test_closing_a_stream_frees_its_slot_and_cells(model: LoadedModel):

@@ -46,8 +46,8 @@ class Engine(EngineThread):
         memory_plan: the graphs that need most memory, traced and not yet reserved.
         loaded: the adapters. adapters: those of requests that do not choose.
         store: of prefixes on disk; None without.
-        computed: the steps of the model so far, and the sequences in them added up. Those of heads
-            and models that draft do not count.
+        computed: the steps of the model so far, and the sequences in them added up. Steps of heads
+            and drafting models do not count.
     """
 
     store: PrefixStore | None = None
@@ -103,6 +103,7 @@ class Engine(EngineThread):
             self.planner,
             self.graphs,
             self.scheduler.upcoming,
+            self.count_step,
             masks_exactly=backend.flash_attention,
         )
         with closed_on_error(self):
@@ -197,7 +198,6 @@ class Engine(EngineThread):
         chunks = scheduler.schedule()
         if not chunks:
             return scheduler.admit()  # a full context may have ended
-        self.count_step(len(chunks))
         ended = False
         for one, result in self.steps.results(chunks):
             ended |= one.sequence.take(result, one.drafts if one.drafted else ())
@@ -215,7 +215,7 @@ class Engine(EngineThread):
         return True
 
     def count_step(self, sequences: int) -> None:
-        """Adds a step to `computed`."""
+        """Adds a step that went well to `computed`."""
         steps, before = self.computed
         self.computed = steps + 1, before + sequences
 

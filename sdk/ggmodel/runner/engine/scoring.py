@@ -197,7 +197,6 @@ class Scoring:
         planner = BatchPlanner(engine.inputs, size, most, engine.memory_plan.rows, histories)
         for lo, hi in planner.split(tokens.tolist()):
             engine.check_abandoned()
-            engine.count_step(1)
             step = planner.step_of(
                 tokens[lo:hi].tolist(),
                 range(start + lo, start + hi),
@@ -209,7 +208,9 @@ class Scoring:
                 step.probes = (Probed(probe, *places),)
             step.adapt(self._adapters)
             graphs.cache.start_forward(step)
-            yield graphs.run(step).copy()  # the next run overwrites it
+            rows = graphs.run(step).copy()  # the next run overwrites it
+            engine.count_step(1)
+            yield rows
 
 
 def _release(sequence: Sequence) -> None:

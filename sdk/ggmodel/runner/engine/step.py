@@ -238,6 +238,7 @@ class StepRunner:
 
     Args:
         upcoming: the chunks that come after these, if all sequences go on.
+        count: is told of each step that went well how many sequences were in it.
         masks_exactly: the attention skips masked cells, as the fused one does. The plain one
             multiplies them by zero, which NaN survives.
 
@@ -251,10 +252,11 @@ class StepRunner:
         planner: BatchPlanner,
         graphs: Graphs,
         upcoming: Callable[[list[Chunk]], list[Chunk]],
+        count: Callable[[int], None],
         masks_exactly: bool,
     ):
         self._sequences, self._planner, self._graphs = sequences, planner, graphs
-        self._upcoming, self._masks_exactly = upcoming, masks_exactly
+        self._upcoming, self._count, self._masks_exactly = upcoming, count, masks_exactly
         self.states: dict[Sequence, np.ndarray] = {}
         # The latest batch that was computed, as long as it can be advanced.
         self._chunks: list[Chunk] = []
@@ -309,6 +311,7 @@ class StepRunner:
             with self._sequences.change() as cache:
                 cache.undo(step)
             raise
+        self._count(len(chunks))
         for one in chunks:
             one.sequence.commit(len(one.numbers) - one.drafted)
         return rows

@@ -159,11 +159,11 @@ def _states(
             positions = np.concatenate([np.arange(len(p), dtype=np.int32) for p in pieces]) + start
             outputs = np.flatnonzero(selected(positions, sequences)).astype(np.int32)
             step = Step(np.concatenate(pieces), positions, sequences, outputs)
-            engine.count_step(sum(len(piece) > 0 for piece in pieces))
             if segments is not None:
                 parts = [s[start : start + engine.batch_size] for s in segments]
                 step.segments = np.concatenate(parts)
             states = _run(graphs, step.adapt(adapters))
+            engine.count_step(sum(len(piece) > 0 for piece in pieces))
             finite = np.isfinite(states).all(axis=1)
             if not finite.all():
                 text = list(texts)[sequences[outputs[np.argmin(finite)]]]

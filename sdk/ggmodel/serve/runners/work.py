@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -71,13 +70,11 @@ class Work:
 
     def __init__(self, model: LoadedModel):
         self.model = model
-        self._told, self._telling = (0, 0), threading.Lock()
+        self._process = os.urandom(8).hex()
 
+    @property
     def steps(self) -> Steps:
-        """The steps since it was called before."""
-        with self._telling:
-            (count, sequences), self._told = self._told, self.model.engine.computed
-            return Steps(self._told[0] - count, self._told[1] - sequences)
+        return Steps(self._process, *self.model.engine.computed)
 
     # texts
 
@@ -249,7 +246,7 @@ class Work:
                 dimensions=request.dimensions,
             )
         data = np.ascontiguousarray(rows, "<f4").tobytes()
-        return Rows(data, len(rows), rows.shape[1], [len(text) for text in ids], self.steps())
+        return Rows(data, len(rows), rows.shape[1], [len(text) for text in ids], self.steps)
 
     def _encoded(self, text: str, truncate: bool) -> list[int]:
         """The ids of a text for a row; those of its beginning, where the end is cut off anyway."""
@@ -275,7 +272,7 @@ class Work:
             self.model.prompts.check_length(size, self._most)
             tokens.append(len(self.model.pair_ids(request.query, document)[0]))
         scores = self.model.rerank(request.query, request.documents, normalize=request.normalize)
-        return Ranks(scores.tolist(), tokens, self.steps())
+        return Ranks(scores.tolist(), tokens, self.steps)
 
     def transcribe(self, request: Transcribe, check: Check) -> Transcript:
         transcript = transcribe(
@@ -423,7 +420,7 @@ class GenerationEvents:
             drafted=usage.drafted,
             accepted=usage.accepted,
             drafts=usage.drafts,
-            steps=self._work.steps(),
+            steps=self._work.steps,
         )
         if generation.probe is not None and generation.probe.captures:
             captured = generation.probe.captured.items()
