@@ -62,6 +62,8 @@ class Limits:
         serve_connections: connections that the server keeps open.
         serve_document_characters: text of a document in a request to the server.
         serve_document_seconds: time to read the PDF files of a request.
+        serve_embedding_numbers: numbers in the rows of all tokens of a request, where the server
+            pools nothing (`--pooling none`).
         serve_fetch_bytes: an image or a sound that the server fetches from an allowed host.
         serve_fetch_seconds: time to fetch it.
         serve_files: files that the server keeps for batches, and batches.
@@ -144,6 +146,7 @@ class Limits:
     serve_connections: int = 4096
     serve_document_characters: int = 1 << 22
     serve_document_seconds: float = 30.0
+    serve_embedding_numbers: int = 1 << 23
     serve_fetch_bytes: int = 32 << 20
     serve_fetch_seconds: float = 20.0
     serve_files: int = 1000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import math
 from collections.abc import Callable
@@ -12,6 +13,8 @@ import openai
 import pytest
 
 import ggmodel
+from ggmodel import limits
+from ggmodel.serve.api.openai import embeddings
 
 TEXTS = ["a dog", "two cats and a bird"]
 
@@ -116,6 +119,36 @@ def test_rows_of_tokens_where_nothing_is_pooled(
         for path in ("/v1/embeddings", "/embed", "/api/embed"):
             answer = http.post(path, json=asked)
             assert answer.status_code == 400 and "/embedding" in answer.text
+
+
+def test_rows_of_tokens_are_bounded_before_they_are_computed(
+    serve: Callable[..., str], stories: ggmodel.LoadedModel, monkeypatch: pytest.MonkeyPatch
+):
+    numbers = sum(map(stories.length, TEXTS)) * stories.embed(TEXTS).shape[1]
+    with httpx.Client(base_url=serve(pooling="none"), timeout=30) as http:
+        monkeypatch.setattr(limits, "serve_embedding_numbers", numbers)
+        assert http.post("/embedding", json={"content": TEXTS}).status_code == 200
+        monkeypatch.setattr(limits, "serve_embedding_numbers", numbers - 1)
+        before = stories.engine.computed
+        answer = http.post("/embedding", json={"content": TEXTS})
+    assert answer.status_code == 400
+    assert f"limit serve_embedding_numbers is {numbers - 1:,}" in answer.json()["error"]["message"]
+    assert stories.engine.computed == before
+
+
+@pytest.mark.parametrize("path", ["/embedding", "/embed", "/v1/embeddings"])
+def test_rows_become_json_beside_the_event_loop(
+    path: str, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+):
+    loops, in_json = [], embeddings._in_json
+
+    def seen(found: np.ndarray) -> list:
+        loops.append(asyncio._get_running_loop())
+        return in_json(found)
+
+    monkeypatch.setattr(embeddings, "_in_json", seen)
+    http.post(path, json={"input": TEXTS, "inputs": TEXTS}).raise_for_status()
+    assert loops == [None]
 
 
 def test_scores_of_pairs(http: httpx.Client):

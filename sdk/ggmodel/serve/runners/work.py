@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from ...bounds import limits
 from ...chat.messages import LISTS, item_of
 from ...errors import ConfigError, PromptError, PromptTooLong, Unsupported
+from ...gguf_file.values import KeyValues
 from ...runner import Grammar, LoadedModel
 from ...runner import Piece as Generated
 from ...runner.engine.scoring import Scoring
@@ -236,6 +237,7 @@ class Work:
             texts.append(text)
         ids = self.model.embedding_ids(texts, truncate=request.truncate)
         if request.pooling == "none":
+            self._need_few(sum(map(len, ids)))
             rows = np.concatenate(token_rows(self.model.engine, ids))
         else:
             rows = self.model.embed_ids(
@@ -247,6 +249,16 @@ class Work:
             )
         data = np.ascontiguousarray(rows, "<f4").tobytes()
         return Rows(data, len(rows), rows.shape[1], [len(text) for text in ids], self.steps)
+
+    def _need_few(self, tokens: int) -> None:
+        """Raises PromptError where the rows of so many tokens exceed the limit."""
+        width = KeyValues(self.model.source.metadata).get("embedding_length", int) or 0
+        if tokens * width > limits.serve_embedding_numbers:
+            raise PromptError(
+                f"the texts have {tokens:,} tokens, each with a row of {width:,} numbers, and the "
+                f"limit serve_embedding_numbers is {limits.serve_embedding_numbers:,}: send fewer "
+                "or shorter texts"
+            )
 
     def _encoded(self, text: str, truncate: bool) -> list[int]:
         """The ids of a text for a row; those of its beginning, where the end is cut off anyway."""

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+from itertools import islice
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 from msgspec import Struct
 from starlette.routing import Route
@@ -90,7 +93,7 @@ async def create(call: Call) -> None:
     how.dimensions = params.dimensions
     rows, name = await _rows(call, params.model, params.input, how, params.keep_alive)
     count = sum(rows.tokens)
-    data = rows_of(rows, params.encoding_format == "base64")
+    data = await asyncio.to_thread(rows_of, rows, params.encoding_format == "base64")
     listed = [EmbeddingRow(i, row) for i, row in enumerate(data)]
     await call.json(Embeddings(listed, name, PromptUsage(count, count)))
 
@@ -103,7 +106,7 @@ async def create_plain(call: Call) -> None:
     how = Embed([], call.server.settings.one_row, params.normalize, params.truncate)
     how.dimensions, how.prompt_name = params.dimensions, params.prompt_name
     rows, _ = await _rows(call, params.model, params.inputs, how, field="inputs")
-    await call.json(rows_of(rows, False))
+    await call.json(await asyncio.to_thread(rows_of, rows, False))
 
 
 async def create_rows(call: Call) -> None:
@@ -114,13 +117,13 @@ async def create_rows(call: Call) -> None:
         raise Refused("content: is missing", param="content")
     pooling, norm = call.server.settings.pooling, params.embd_normalize
     rows, _ = await _rows(call, params.model, given, Embed([], pooling, normalize=norm == 2))
-    found = np.frombuffer(rows.data, "<f4").reshape(rows.count, rows.width)
-    if pooling == "none":  # as llama-server has it, of any length
-        each = np.split(found, np.cumsum(rows.tokens)[:-1])
-        return await call.json([TextRows(i, some.tolist()) for i, some in enumerate(each)])
-    if norm >= 0 and norm != 2:
-        found = found / _sizes(found.astype("f8"), norm)
-    await call.json([TextRows(i, [row]) for i, row in enumerate(found.tolist())])
+    found, counts = _array(rows), rows.tokens
+    if pooling != "none":  # else of any length, as llama-server has it
+        counts = [1] * rows.count
+        if norm >= 0 and norm != 2:
+            found = found / _sizes(found.astype("f8"), norm)
+    each = iter(await asyncio.to_thread(_in_json, found))
+    await call.json([TextRows(i, [*islice(each, count)]) for i, count in enumerate(counts)])
 
 
 def _sizes(rows: np.ndarray, norm: int) -> np.ndarray:
@@ -160,9 +163,17 @@ async def _rows(
 
 
 def rows_of(rows: Rows, as_base64: bool) -> list[Any]:
-    """Each row as a list of floats, or as base64 of its bytes."""
-    size = 4 * rows.width
-    parts = [rows.data[i * size : (i + 1) * size] for i in range(rows.count)]
+    """Each row in JSON, or as base64 of its bytes."""
+    found = _array(rows)
     if as_base64:
-        return [base64.b64encode(part).decode() for part in parts]
-    return [memoryview(part).cast("f").tolist() for part in parts]
+        return [base64.b64encode(row.tobytes()).decode() for row in found]
+    return _in_json(found)
+
+
+def _array(rows: Rows) -> np.ndarray:
+    return np.frombuffer(rows.data, "<f4").reshape(rows.count, rows.width)
+
+
+def _in_json(found: np.ndarray) -> list[Any]:
+    """Each row in JSON, one after the other: between them other threads go on."""
+    return [msgspec.Raw(msgspec.json.encode(row.tolist())) for row in found]
