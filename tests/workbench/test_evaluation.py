@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,28 @@ def test_log_likelihoods_are_those_of_whole_texts(model: LoadedModel):
                 expected = by_hand(model, prompt, text)
                 assert found[0] == pytest.approx(expected[0], abs=CLOSE)
                 assert found[1] == expected[1]
+
+
+def test_rows_of_logits_are_dropped_batch_by_batch(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+):
+    batches, seen, held = Continuations._batches, list[weakref.ref[np.ndarray]](), list[int]()
+
+    def pairs(
+        self: Continuations, sequence: int, tokens: np.ndarray, start: int, first: int, _: int
+    ) -> Iterator[np.ndarray]:
+        for batch in batches(self, sequence, tokens, start, first, 2):
+            seen.append(weakref.ref(batch))
+            held.append(sum(one() is not None for one in seen))
+            yield batch
+
+    monkeypatch.setattr(Continuations, "_batches", pairs)
+    prompt, text = PROMPTS[0], SHOTS
+    with Continuations(model.engine) as continuations:
+        ((found, likeliest),) = log_likelihoods(model, continuations, prompt, [text])
+    expected = by_hand(model, prompt, text)
+    assert found == pytest.approx(expected[0], rel=1e-6) and likeliest == expected[1]
+    assert len(held) > 8 and max(held) <= 2  # the latest, and the one before until it is replaced
 
 
 def test_prefixes_are_computed_once(model: LoadedModel):

@@ -64,9 +64,9 @@ class Continuations(Closing):
             size = plan.scored if plan.head is None else plan.head.at_once
             rows = self._batches(1, tokens, len(before), 0, size)
             flat = (row for batch in rows for row in batch)
-            each = [(row, token) for row, token in zip(flat, text, strict=True)]
-            total = math.fsum(log_probability(row, token) for row, token in each)
-            return total, all(int(row.argmax()) == token for row, token in each)
+            each = zip(flat, text, strict=True)
+            found = [(log_probability(row, one), int(row.argmax()) == one) for row, one in each]
+            return math.fsum(one for one, _ in found), all(likeliest for _, likeliest in found)
         finally:
             cache.remove(1, 0, None)
 
