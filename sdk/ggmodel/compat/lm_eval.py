@@ -46,8 +46,9 @@ class GGModel(TemplateLM):
 
     Args:
         pretrained: anything that `ggmodel.load` takes, or a loaded model.
-        batch_size: slots, as `parallel` of `ggmodel.load`.
-        max_length: tokens of a window, as `context_length` of `ggmodel.load`.
+        batch_size: slots, as `parallel` of `ggmodel.load`, which counts where this is 1.
+        max_length: tokens of a window, as `context_length` of `ggmodel.load`; of a loaded model at
+            most those of its context.
         device: "cpu" uses no GPU.
         add_bos_token: False adds none of the tokens that the vocabulary wants around a text.
         prefix_token_id: the token before a text without a context; None is the beginning of text,
@@ -58,7 +59,8 @@ class GGModel(TemplateLM):
         options: of `ggmodel.load`.
 
     Raises:
-        ConfigError: batch_size is no number, or the file has no vocabulary with such tokens.
+        ConfigError: batch_size or max_length is no number above 0, an option is given twice under
+            different names, or a loaded model is given a batch_size, a device or options.
         Error: as `ggmodel.load`.
     """
 
@@ -79,18 +81,27 @@ class GGModel(TemplateLM):
         super().__init__()
         if not str(batch_size or 1).isdecimal():
             raise ConfigError(f"batch_size {batch_size!r:.40}: give a number of slots")
+        if max_length is not None and (not isinstance(max_length, int) or max_length < 1):
+            raise ConfigError(f"max_length {max_length!r:.40}: give a number of tokens")
         self._owned = not isinstance(pretrained, LoadedModel)
         if isinstance(pretrained, LoadedModel):
+            fixed = {"batch_size": batch_size, "device": device, **options}
+            given = [name for name, value in fixed.items() if value is not None]
+            if given:
+                raise ConfigError(
+                    f"{', '.join(given)}: of no effect on a loaded model; load it with these"
+                )
             self.model = pretrained
         else:
-            options |= {"parallel": int(batch_size or 1), "context_length": max_length}
-            if device == "cpu":
-                options.setdefault("gpu_layers", 0)
+            # lm-eval's command has a batch_size of 1 where none is given.
+            slots = None if int(batch_size or 1) == 1 else int(batch_size or 1)
+            _rename(options, "batch_size", "parallel", slots)
+            _rename(options, "max_length", "context_length", max_length)
+            _rename(options, "device", "gpu_layers", 0 if device == "cpu" else None)
             self.model = load(str(pretrained), **options)
-        self.vocabulary, self.max_length = (
-            self.model.prompts.vocabulary(),
-            self.model.context_length,
-        )
+        self.vocabulary = self.model.prompts.vocabulary()
+        most = self.model.context_length
+        self.max_length = min(max_length or most, most)
         self.max_gen_toks = 256  # lm-eval's own default
         self._add_special = add_bos_token is not False
         ends = (prefix_token_id, self.vocabulary.bos, self.vocabulary.eos)
@@ -236,6 +247,12 @@ class GGModel(TemplateLM):
             del self._continuations
         if self._owned:
             self.model.close()
+
+
+def _rename(options: dict[str, Any], theirs: str, ours: str, value: int | None) -> None:
+    """Adds an option that lm-eval has another name for; None is not given."""
+    if value is not None and options.setdefault(ours, value) != value:
+        raise ConfigError(f"{theirs} and {ours} differ and are the same option; give one of them")
 
 
 if __name__ == "__main__":
