@@ -248,7 +248,7 @@ def test_the_program_knows_what_others_are_called_here():
     """The right column of the tables has commands, and options of `ggmodel serve`."""
     group: Any = typer.main.get_command(app)
     serve = group.get_command(typer.Context(group), "serve")
-    options = {name for one in serve.params for name in one.opts}
+    options = {name for one in serve.params for name in (*one.opts, *one.secondary_opts)}
     rows = re.findall(r"^\|.*\|(.*)\|$", read("docs/coming-from.md"), re.MULTILINE)
     codes = [code for row in rows for code in re.findall(r"`([^`]+)`", row)]
     assert len(codes) > 50

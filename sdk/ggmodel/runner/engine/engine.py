@@ -46,12 +46,9 @@ class Engine(EngineThread):
         memory_plan: the graphs that need most memory, traced and not yet reserved.
         loaded: the adapters. adapters: those of requests that do not choose.
         store: of prefixes on disk; None without.
-        computed: the steps of the model so far, and the sequences in them added up. Steps of heads
-            and drafting models do not count.
     """
 
     store: PrefixStore | None = None
-    computed = (0, 0)
 
     def __init__(
         self,
@@ -103,7 +100,6 @@ class Engine(EngineThread):
             self.planner,
             self.graphs,
             self.scheduler.upcoming,
-            self.count_step,
             masks_exactly=backend.flash_attention,
         )
         with closed_on_error(self):
@@ -214,10 +210,16 @@ class Engine(EngineThread):
             scheduler.admit()
         return True
 
+    @property
+    def computed(self) -> tuple[int, int]:
+        """The steps of the model so far, and the sequences in them added up. Steps of heads and
+        drafting models do not count."""
+        return self.steps.steps, self.steps.in_steps
+
     def count_step(self, sequences: int) -> None:
-        """Adds a step that went well to `computed`."""
-        steps, before = self.computed
-        self.computed = steps + 1, before + sequences
+        """Adds a step that went well, of others than the scheduler, to `computed`."""
+        self.steps.steps += 1
+        self.steps.in_steps += sequences
 
     def _free_retired(self) -> None:
         requests = [*self.scheduler.waiting, *(one.request for one in self.sequences.working)]

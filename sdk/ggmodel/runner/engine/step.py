@@ -238,12 +238,12 @@ class StepRunner:
 
     Args:
         upcoming: the chunks that come after these, if all sequences go on.
-        count: is told of each step that went well how many sequences were in it.
         masks_exactly: the attention skips masked cells, as the fused one does. The plain one
             multiplies them by zero, which NaN survives.
 
     Attributes:
         states: sequence → its hidden states in the latest `results`, where the graphs keep them.
+        steps: that went well. in_steps: the sequences in them, added up.
     """
 
     def __init__(
@@ -252,11 +252,11 @@ class StepRunner:
         planner: BatchPlanner,
         graphs: Graphs,
         upcoming: Callable[[list[Chunk]], list[Chunk]],
-        count: Callable[[int], None],
         masks_exactly: bool,
     ):
         self._sequences, self._planner, self._graphs = sequences, planner, graphs
-        self._upcoming, self._count, self._masks_exactly = upcoming, count, masks_exactly
+        self._upcoming, self._masks_exactly = upcoming, masks_exactly
+        self.steps = self.in_steps = 0
         self.states: dict[Sequence, np.ndarray] = {}
         # The latest batch that was computed, as long as it can be advanced.
         self._chunks: list[Chunk] = []
@@ -311,7 +311,8 @@ class StepRunner:
             with self._sequences.change() as cache:
                 cache.undo(step)
             raise
-        self._count(len(chunks))
+        self.steps += 1
+        self.in_steps += len(chunks)
         for one in chunks:
             one.sequence.commit(len(one.numbers) - one.drafted)
         return rows
