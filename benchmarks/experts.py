@@ -5,7 +5,8 @@
 FOLDER has llama-bench. Both sides run in a control group (of Linux, version 1 or 2; as root) whose
 memory is a share of the file's size; the file is in no cache before. Tokens are random, as
 llama-bench's. Ours are in deterministic mode. llama.cpp's weights stay as they lie in the file:
-copies that are rearranged would be killed for want of memory.
+copies that are rearranged would be killed for want of memory. Much depends on the disk's
+read_ahead_kb in /sys/block/…/queue.
 
     read     GiB from the disk while tokens are decoded; llama.cpp's with what it reads at its start
     waited   MiB read for each second more than with memory for all, beside the speed of the disk
