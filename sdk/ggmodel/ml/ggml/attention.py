@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...native import ffi, lib
+from .products import custom_op
 
-_ALL_THREADS = -1  # GGML_N_TASKS_MAX
 _ATTEND = ffi.addressof(lib, "ggmodel_attend")
 _NUMBERS = 8  # where attention's numbers begin in a node's parameters, behind ggml's own
 
@@ -48,10 +48,8 @@ class Attention:
             memory = lib.ggml_new_tensor_2d(self._ctx, lib.GGML_TYPE_I8, size, self._n_threads)
             self._memory[size] = memory
         sources = [q, k, v, memory, sinks, bias, mask]
-        ne, count = (v.ne[0], q.ne[2], q.ne[1], q.ne[3]), len(sources)
-        t = lib.ggml_custom_4d(
-            self._ctx, lib.GGML_TYPE_F32, *ne, sources, count, _ATTEND, _ALL_THREADS, ffi.NULL
-        )
+        ne = v.ne[0], q.ne[2], q.ne[1], q.ne[3]
+        t = custom_op(self._ctx, lib.GGML_TYPE_F32, ne, sources, _ATTEND)
         if t:
             numbers = attrs["scale"], attrs["softcap"], attrs.get("max_bias", 0.0), self._in_order
             ffi.cast("float *", t.op_params)[_NUMBERS : _NUMBERS + len(numbers)] = list(numbers)

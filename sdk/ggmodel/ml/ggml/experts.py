@@ -12,9 +12,9 @@ from typing import Any
 
 from ...native import ffi, last_abort, lib
 from ..node import Node, impossible
+from .products import custom_op
 
 _READ_AHEAD = ffi.addressof(lib, "ggmodel_read_ahead")
-_ONE_THREAD = 1
 _MOST_WEIGHTS = 8  # of a node, beside the ids: ggml's limit
 
 
@@ -48,7 +48,7 @@ class ExpertsAhead:
         self._ctx, self._choices = ctx, choices
         self._weights: dict[int, list[int]] = {}  # uids, by the uid of the ids that choose
         self._ids: dict[int, Any] = {}
-        self._layers: list[Any] = []  # live as long as the nodes
+        self._layers: list[Any] = []  # live as long as the nodes, as `choices` do
         for op in ops:
             if op.op is not None and op.op.name == "mulmat_id":
                 weight, _, ids = op.sources
@@ -77,17 +77,9 @@ class ExpertsAhead:
         sources = [ids, *(self._choices.weights[uid] for uid in (*own, *after))]
         chosen, expected = (self._choices.of(uids[0]) for uids in (own, after or own))
         of_layer = ffi.new("struct ggmodel_layer_experts *", (chosen, expected, len(own)))
-        self._layers += [of_layer, chosen, expected]
-        return lib.ggml_custom_4d(
-            self._ctx,
-            lib.GGML_TYPE_I32,
-            *(ids.ne[0], ids.ne[1], 1, 1),
-            sources,
-            len(sources),
-            _READ_AHEAD,
-            _ONE_THREAD,
-            of_layer,
-        )
+        self._layers.append(of_layer)
+        ne = ids.ne[0], ids.ne[1], 1, 1
+        return custom_op(self._ctx, lib.GGML_TYPE_I32, ne, sources, _READ_AHEAD, of_layer)
 
     def _alike(self, layer: int, most: int) -> list[int]:
         """Weights of a layer that have as many experts as its first one."""

@@ -12,9 +12,8 @@ from typing import Any
 from ...errors import Unsupported
 from ...native import ffi, lib, proc
 from ..node import Node
-from .products import Products, serves, takes
+from .products import Products, custom_op, serves, takes
 
-_ALL_THREADS = -1  # GGML_N_TASKS_MAX
 _CONVERT = ffi.addressof(lib, "ggmodel_convert_columns")
 _MULTIPLY = ffi.addressof(lib, "ggmodel_multiply_ordered")
 _MULTIPLY_EXPERTS = ffi.addressof(lib, "ggmodel_multiply_experts_ordered")
@@ -91,11 +90,7 @@ class Ordered:
         ne: tuple[int, ...],
         sources: tuple[Any, ...],
         kernel: Any,
-        dtype: int | None = None,
+        dtype: int = lib.GGML_TYPE_F32,
         data: int = 0,
     ) -> Any:
-        dtype = lib.GGML_TYPE_F32 if dtype is None else dtype
-        given, data = list(sources), ffi.cast("void *", data)
-        return lib.ggml_custom_4d(
-            self._ctx, dtype, *ne, given, len(given), kernel, _ALL_THREADS, data
-        )
+        return custom_op(self._ctx, dtype, ne, sources, kernel, ffi.cast("void *", data))

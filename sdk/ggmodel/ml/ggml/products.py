@@ -11,6 +11,7 @@ benchmarks/products.py compares them.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from ...gguf_file.types import DType
@@ -18,7 +19,7 @@ from ...native import ffi, lib
 from ..node import Node
 
 _BLOCK = 32  # of native/products.c
-_ALL_THREADS, _ONE_THREAD = -1, 1  # the first is GGML_N_TASKS_MAX
+_ALL_THREADS = -1  # GGML_N_TASKS_MAX; a kernel for one thread returns in the others
 _MULTIPLY = ffi.addressof(lib, "ggmodel_multiply")
 _MULTIPLY_EXPERTS = ffi.addressof(lib, "ggmodel_multiply_experts")
 _SORT_EXPERTS = ffi.addressof(lib, "ggmodel_sort_experts")
@@ -104,7 +105,7 @@ class Products:
         if (order := self._orders.get(ids)) is None:
             size = lib.ggmodel_order_values(ids.ne[0] * ids.ne[1], weight.ne[2])
             ne = (size, 1, 1, 1)
-            order = self._op(lib.GGML_TYPE_I32, ne, (ids, weight), _SORT_EXPERTS, _ONE_THREAD)
+            order = self._op(lib.GGML_TYPE_I32, ne, (ids, weight), _SORT_EXPERTS)
             if shared:
                 self._orders[ids] = order
         return order
@@ -120,23 +121,27 @@ class Products:
         return self._op(lib.GGML_TYPE_I8, ne, sources, _QUANTIZE, data=together)
 
     def _op(
-        self,
-        dtype: int,
-        ne: tuple[int, ...],
-        sources: tuple[Any, ...],
-        kernel: Any,
-        threads: int = _ALL_THREADS,
-        data: int = 0,
+        self, dtype: int, ne: tuple[int, ...], sources: tuple[Any, ...], kernel: Any, data: int = 0
     ) -> Any:
         if not all(sources):
             return ffi.NULL  # an assert has failed
-        return lib.ggml_custom_4d(
-            self._ctx,
-            dtype,
-            *ne,
-            list(sources),
-            len(sources),
-            kernel,
-            threads,
-            ffi.cast("void *", data),
-        )
+        return custom_op(self._ctx, dtype, ne, sources, kernel, ffi.cast("void *", data))
+
+
+def custom_op(
+    ctx: Any,
+    dtype: int,
+    ne: tuple[int, ...],
+    sources: Sequence[Any],
+    kernel: Any,
+    data: Any = ffi.NULL,
+) -> Any:
+    """The tensor [ne…] that a kernel of native/ computes, called in each thread; NULL after a
+    failed assert.
+
+    Args:
+        sources: at most nine tensors; NULL for one that is left out.
+        data: the kernel's last argument, a pointer.
+    """
+    given = list(sources)
+    return lib.ggml_custom_4d(ctx, dtype, *ne, given, len(given), kernel, _ALL_THREADS, data)
