@@ -82,10 +82,20 @@ def main() -> None:
 
 
 def goldens() -> list[str]:
-    """A golden of each architecture of text."""
-    from tests.golden.text import CASES
+    """A golden of each architecture that generates, one of text where there are several kinds."""
+    from importlib import import_module
 
-    return list({case.split("/")[0]: case for case in reversed(CASES)}.values())[::-1]
+    from tests.golden.files import HERE, cases
+
+    names = []
+    for folder in sorted(file.parent for file in HERE.glob("*/cases.py")):
+        module = import_module(f"tests.golden.{folder.name}.cases")
+        seeing = getattr(module, "PICTURES", {})
+        names += [
+            f"{folder.name}/{case}"
+            for case in sorted(cases(folder.name), key=lambda case: case in seeing)[:1]
+        ]
+    return names
 
 
 def widened(name: str, path: Path) -> None:

@@ -395,7 +395,7 @@ class Llama(Closing):
             keys = self.model.source.metadata
             pooling = keys.get(f"{self.model.report.architecture}.pooling_type", _NO_POOLING)
         if pooling == _NO_POOLING:
-            each = token_rows(self.model.engine, ids)
+            each = self.model.states_of_tokens(ids)
             rows = [(normalized(one) if normalize else one).tolist() for one in each]
         else:
             name: Any = BY_NUMBER[pooling]

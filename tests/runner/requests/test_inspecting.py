@@ -15,7 +15,7 @@ from ggmodel import Steering, in_graph
 from ggmodel.errors import ComputeError, ConfigError, Unsupported
 from ggmodel.runner import LoadedModel
 from ggmodel.workbench.golden import source_of
-from tests.golden.files import load_golden
+from tests.golden.files import load_embeddings, load_golden
 from tests.runner.requests.hooks import CASES, HERE, LAYER, direction
 
 STORIES = Path(__file__).parents[3] / "examples" / "assets" / "stories.gguf"
@@ -37,7 +37,9 @@ def nmse(a: np.ndarray, b: np.ndarray) -> float:
 @pytest.mark.parametrize("arch", CASES)
 def test_captures_and_patches_equal_those_of_hooks_in_transformers(arch: str, backend: str):
     """To 1e-9: they are below 6e-13. ggml's GELU, gemma3's, reads a table in F16."""
-    golden, hooks = load_golden(arch, CASES[arch]), np.load(HERE / f"{arch}.npz")
+    golden = load_golden(arch, CASES[arch])
+    with np.load(HERE / f"{arch}.npz") as file:
+        hooks = dict(file)
     source = source_of(golden)
     ids, bound = hooks["ids"].tolist(), 1e-6 if (arch, backend) == ("gemma3", "ggml") else 1e-9
     with ggmodel.load(source, kv_type="f32", context_length=64, backend=backend) as model:
@@ -58,6 +60,54 @@ def test_captures_and_patches_equal_those_of_hooks_in_transformers(arch: str, ba
             with model.patch({layers[LAYER]: patch}):
                 assert nmse(model.logits(ids), hooks["patched"]) < bound
         np.testing.assert_array_equal(model.logits(ids), logits)
+
+
+@pytest.mark.parametrize("arch", ["llama", "qwen3"])
+def test_rows_of_texts_are_captured_and_patched(arch: str):
+    """By transformers' hooks: the head's product with the rows of a text gives its logits."""
+    golden = load_golden(arch, CASES[arch])
+    with np.load(HERE / f"{arch}.npz") as file:
+        hooks = dict(file)
+    source, ids = source_of(golden), hooks["ids"].tolist()
+    head = "output.weight" if "output.weight" in source.tensors else "token_embd.weight"
+    added = direction(hooks["layers.0"].shape[1])
+    weight = np.frombuffer(source.data(head), np.float32).reshape(-1, len(added))
+    with ggmodel.load(source, kv_type="f32", context_length=64) as model:
+        layer = model.residual[LAYER]
+        plain = model.embed([ids, ids[:3]], pooling="last")
+        for patch in (added, lambda x: x + added, in_graph(lambda x, d: x + d, added)):
+            with model.patch({layer: patch}), model.capture("layers.*") as seen:
+                rows = model.embed([ids[:3], ids], pooling="last")
+                (each,) = model.states_of_tokens([np.array(ids, np.int32)])
+            assert nmse(rows @ weight.T, hooks["patched"][[2, -1]]) < 1e-9
+            assert nmse(each @ weight.T, hooks["patched"]) < 1e-9
+            shorter, longer, alone = seen.requests
+            assert nmse(shorter["layers.0"], hooks["layers.0"][:3]) < 1e-9
+            assert nmse(longer["layers.0"], hooks["layers.0"]) < 1e-9
+            np.testing.assert_array_equal(seen[layer], alone[layer])
+            with (
+                pytest.raises(ConfigError, match="head is not computed"),
+                model.patch({"head": 0 * added}),
+            ):
+                model.embed([ids])
+        np.testing.assert_array_equal(model.embed([ids, ids[:3]], pooling="last"), plain)
+
+
+def test_an_encoder_of_texts_is_patched_and_its_patch_may_raise():
+    def fails(rows: np.ndarray) -> np.ndarray:
+        raise ValueError("no such direction")
+
+    golden = load_embeddings("bert", "released")
+    with ggmodel.load(source_of(golden), kv_type="f32") as model:
+        texts, last = golden.texts, model.residual[-1]
+        with model.capture(last) as seen:
+            plain = model.embed(texts, pooling="mean")
+        means = [rows[last].mean(axis=0) for rows in seen.requests]
+        assert nmse(np.stack(means), plain) < 1e-9
+        with model.patch({last: np.full(plain.shape[1], 2.0)}):
+            assert nmse(model.embed(texts, pooling="mean"), plain + 2.0) < 1e-9
+        with model.patch({last: fails}), pytest.raises(ComputeError, match="raised ValueError"):
+            model.embed(texts)
 
 
 def test_names_that_no_module_has_list_the_nearest(stories: LoadedModel):

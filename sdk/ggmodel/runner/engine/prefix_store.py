@@ -1,12 +1,13 @@
 """Prefixes on disk: what sequences held, for later processes and for others beside this one.
 
 The engine's thread copies each block of a sequence when it is full, the last one of a prompt and
-that of an answer. One thread writes the copies; another reads what a waiting request begins with.
+that of an answer. One thread writes the copies; others read what a waiting request begins with.
 So a token waits for a copy in memory, a hundredth of the block's computation, never for a disk.
 """
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,6 +25,7 @@ from .sequences import Sequence as OneSequence
 
 BLOCK = 128  # inputs: the most that two prompts lose of what they have in common
 _TRIES = 4
+_FILES = min(4, os.cpu_count() or 1)  # of a prefix, read and checked at once
 
 # Gives the first position that each part of `Saved` needs to go on at a length.
 NeedsFrom = Callable[[int], Sequence[int]]
@@ -57,6 +59,7 @@ class PrefixStore(Closing):
         self._sequences, self._wake = sequences, wake
         self._fetches: dict[Request, Future[SavedPrefix | None] | None] = {}
         self._reader = ThreadPoolExecutor(1, "ggmodel-prefix-reader")
+        self._files = ThreadPoolExecutor(_FILES, "ggmodel-prefix-file")
         weakref.finalize(self, self.writer.close).atexit = False
 
     # what is computed is copied
@@ -150,7 +153,8 @@ class PrefixStore(Closing):
             if found is None:
                 return None
             length, names = found
-            pieces = [[self.files.read(name) for name in part] for part in names]
+            reads = [[self._files.submit(self.files.read, name) for name in part] for part in names]
+            pieces = [[read.result() for read in part] for part in reads]
             whole = [[one for one in part if one is not None] for part in pieces]
             if [len(part) for part in whole] == [len(part) for part in pieces]:
                 self.files.touch(chain.from_iterable(reversed(part) for part in names))
@@ -206,4 +210,5 @@ class PrefixStore(Closing):
     def close(self) -> None:
         """Writes what waits to be, and ends the threads; idempotent."""
         self.writer.close()
-        self._reader.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._reader, self._files):
+            threads.shutdown(wait=False, cancel_futures=True)

@@ -308,7 +308,8 @@ class Tap:
         if missing and self._sizes[1]:
             raise ConfigError(
                 f"{min(missing)} is not computed by itself for the tokens of a text: it belongs to "
-                "an encoder, or the module around it uses its tensors alone"
+                "an encoder, stands behind pooled rows, or the module around it uses its tensors "
+                "alone"
             )
         for result in self._captured:
             self._ctx.forward(result.node)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,9 +12,11 @@ import numpy as np
 from ...errors import PromptError, Unsupported
 from ...gguf_file import TensorSource
 from ...gguf_file.values import KeyValues
+from ...ml import Context, Tensor
 from ...model import Model
 from ...resources import reported
 from ..engine.engine import Engine
+from ..engine.probes import Probe
 from .labelling import Entity, Labelled, entities, labelled
 from .pooling import embed, probabilities, read_texts, token_rows
 from .prompts import Prompts
@@ -41,6 +43,9 @@ class Embedding:
     tokenizer: Tokenizer | None
 
     def _check_open(self) -> None:
+        raise NotImplementedError
+
+    def probe(self) -> Probe | None:
         raise NotImplementedError
 
     @cached_property
@@ -161,11 +166,27 @@ class Embedding:
         if "rank" in ways:
             self._need_text_head()
         skip = 0 if readout.include_prompt or not prompt else self._length_of(prompt)
-        rows = embed(self.engine, ids, ways, skip=skip)
+        rows = embed(self.engine, ids, ways, skip=skip, probes=self._probes(len(ids)))
         if ways == ("rank",):
             return rows
         rows = shortened(readout.finish(rows), dimensions, readout.dimensions)
         return normalized(rows) if normalize else rows
+
+    def states_of_tokens(
+        self,
+        ids: Sequence[np.ndarray],
+        last: Callable[[Context, Tensor], Tensor] | None = None,
+    ) -> list[np.ndarray]:
+        """The hidden states of all tokens of each text that `embedding_ids` gave, float32 [n,
+        width], or what `last` makes of them; errors are those of `embed`."""
+        return token_rows(self.engine, ids, last, self._probes(len(ids)))
+
+    def _probes(self, texts: int) -> list[Probe]:
+        """A probe for each text if something is captured, else one for all; none without any."""
+        first = self.probe()
+        if first is None:
+            return []
+        return [first, *(p for _ in range(1, texts) if first.captures and (p := self.probe()))]
 
     def _length_of(self, prompt: str) -> int:
         """The tokens of a prompt alone, less the one that closes each text."""
@@ -191,7 +212,7 @@ class Embedding:
         keys = KeyValues(self.source.metadata, self.source.name)
         special = {keys.get(f"tokenizer.ggml.{name}_token_id", int) for name in _UNUSED}
         found: list[dict[int, float]] = []
-        for text, states in zip(ids, token_rows(self.engine, ids), strict=True):
+        for text, states in zip(ids, self.states_of_tokens(ids), strict=True):
             weights = np.maximum(states @ weight.T + bias, 0)[:, 0]
             best: dict[int, float] = {}
             for token, value in zip(text.tolist(), weights.tolist(), strict=True):
@@ -217,7 +238,7 @@ class Embedding:
         """
         weight, bias = self._head("colbert_linear")
         ids = self.embedding_ids(texts, truncate=truncate)
-        each = token_rows(self.engine, ids)
+        each = self.states_of_tokens(ids)
         return [normalized(states[1:] @ weight.T + bias) for states in each]
 
     def _head(self, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -299,7 +320,7 @@ class Embedding:
         both = [self.pair_ids(query, document, longest) for query, document in pairs]
         ids = read_texts(self.prompts, [ids for ids, _ in both])
         segments = [np.array(s, np.int32) for _, s in both]
-        return embed(self.engine, ids, ("rank",), segments)
+        return embed(self.engine, ids, ("rank",), segments, probes=self._probes(len(ids)))
 
     def pair_ids(
         self, query: str, document: str, most: int | None = None
@@ -390,7 +411,7 @@ class Embedding:
         spans = [self.prompts.vocabulary().encode_spans(text) for text in texts]
         ids = read_texts(self.prompts, [ids for ids, _ in spans])
         found: list[list[Entity]] = []
-        rows = token_rows(self.engine, ids, self.model.class_scores)
+        rows = self.states_of_tokens(ids, self.model.class_scores)
         for text, (_, places), scores in zip(texts, spans, rows, strict=True):
             tokens: list[Labelled] = labelled(text, places, probabilities(scores), self.labels)
             found.append(entities(text, tokens, aggregation, tuple(ignore)))

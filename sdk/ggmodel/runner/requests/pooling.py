@@ -12,6 +12,7 @@ from ...errors import ComputeError, PromptError
 from ...ml import Context, Tensor
 from ...model import Step
 from ..engine.engine import Engine
+from ..engine.probes import Probe, Probed
 from ..engine.scoring import Scoring
 from .prompts import Prompts
 from .readout import BY_NUMBER
@@ -56,6 +57,7 @@ def embed(
     poolings: Sequence[str],
     segments: Sequence[np.ndarray] | None = None,
     skip: int = 0,
+    probes: Sequence[Probe] = (),
 ) -> np.ndarray:
     """One row a text, float32 [texts, width]: those of all ways of pooling, joined; [texts, labels]
     of the head's scores for "rank".
@@ -68,6 +70,7 @@ def embed(
         segments: of pairs, the text that each token belongs to, as `Step.segments`.
         skip: tokens at the beginning of each text that are not pooled; of a text that has no more,
             the last is.
+        probes: one for each text, or one for all.
 
     Raises:
         Unsupported: the architecture has no embeddings.
@@ -81,7 +84,8 @@ def embed(
 
     def work(chosen: Mapping[int, np.ndarray], pairs: Sequence[np.ndarray] | None) -> list:
         pooled = _Pooled(list(chosen.values()), poolings, skip)
-        for states, sequences, positions in _states(engine, chosen, pairs, pooled.reads):
+        every = _states(engine, chosen, pairs, pooled.reads, probes)
+        for states, sequences, positions in every:
             pooled.add(states, sequences, positions)
         return [*_project(engine, pooled.rows(), last)]
 
@@ -92,13 +96,15 @@ def token_rows(
     engine: Engine,
     texts: Sequence[np.ndarray],
     last: Callable[[Context, Tensor], Tensor] | None = None,
+    probes: Sequence[Probe] = (),
 ) -> list[np.ndarray]:
     """The hidden states of all tokens of each text, float32 [n, width], or what `last` makes of
-    them, [n, labels]. Raises as `embed`."""
+    them, [n, labels]. Probes and errors are those of `embed`."""
 
     def work(chosen: Mapping[int, np.ndarray], pairs: Sequence[np.ndarray] | None) -> list:
         parts: list[list[np.ndarray]] = [[] for _ in chosen]
-        for states, sequences, _ in _states(engine, chosen, pairs, lambda at, of: at >= 0):
+        every = _states(engine, chosen, pairs, lambda at, of: at >= 0, probes)
+        for states, sequences, _ in every:
             rows = states.copy() if last is None else _project(engine, states, last)
             for i, part in enumerate(parts):
                 part.append(rows[sequences == i])
@@ -141,6 +147,7 @@ def _states(
     texts: Mapping[int, np.ndarray],
     segments: Sequence[np.ndarray] | None,
     selected: Selected,
+    probes: Sequence[Probe],
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Step by step the hidden states of some tokens, float32 [rows, width], the text that each row
     belongs to, rising, and its position. Several texts fit a step together.
@@ -148,6 +155,7 @@ def _states(
     Args:
         texts: token ids by number.
         selected: says for positions and the texts that they belong to whether their rows count.
+        probes: see `embed`.
     """
     ids = list(texts.values())
     longest = max(map(len, ids))
@@ -162,6 +170,9 @@ def _states(
             if segments is not None:
                 parts = [s[start : start + engine.batch_size] for s in segments]
                 step.segments = np.concatenate(parts)
+            if probes:
+                of_text = {i: probes[n] for i, n in enumerate(texts)} if probes[1:] else {}
+                step.probes = _probed(of_text, probes[0], sequences, outputs)
             states = _run(graphs, step.adapt(adapters))
             engine.count_step(sum(len(piece) > 0 for piece in pieces))
             finite = np.isfinite(states).all(axis=1)
@@ -169,6 +180,22 @@ def _states(
                 text = list(texts)[sequences[outputs[np.argmin(finite)]]]
                 raise ComputeError(f"the model's hidden states of text {text} are not finite")
             yield states, sequences[outputs], positions[outputs]
+
+
+def _probed(
+    of_text: Mapping[int, Probe], of_all: Probe, sequences: np.ndarray, outputs: np.ndarray
+) -> tuple[Probed, ...]:
+    """The probes of a step, each with its rows.
+
+    Args:
+        of_text: by text; none if one is for all.
+    """
+    if not of_text:
+        return (Probed(of_all, np.arange(len(sequences)), np.arange(len(outputs))),)
+    there = np.unique(sequences).tolist()
+    rows = {i: np.flatnonzero(sequences == i).astype(np.int32) for i in there}
+    of_outputs = {i: np.flatnonzero(sequences[outputs] == i).astype(np.int32) for i in there}
+    return tuple(Probed(of_text[i], rows[i], of_outputs[i]) for i in there)
 
 
 def _run(graphs: Graphs, step: Step) -> np.ndarray:

@@ -19,7 +19,6 @@ from ...runner import Grammar, LoadedModel
 from ...runner import Piece as Generated
 from ...runner.engine.scoring import Scoring
 from ...runner.requests.generation import Generation
-from ...runner.requests.pooling import token_rows
 from ...runner.requests.prompt_parts import PromptText
 from ...runner.sampling import log_probabilities
 from ...tokenizer import Tokenizer
@@ -238,7 +237,7 @@ class Work:
         ids = self.model.embedding_ids(texts, truncate=request.truncate)
         if request.pooling == "none":
             self._need_few(sum(map(len, ids)))
-            rows = np.concatenate(token_rows(self.model.engine, ids))
+            rows = np.concatenate(self.model.states_of_tokens(ids))
         else:
             rows = self.model.embed_ids(
                 ids,
