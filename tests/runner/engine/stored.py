@@ -26,10 +26,15 @@ def storing(source: Any, folder: Path, **options: Any) -> Iterator[LoadedModel]:
 
 def small_blocks(model: LoadedModel) -> PrefixStore:
     """Has a model's store keep blocks of a few tokens, once its origin is known."""
-    store = model.engine.store
-    assert store is not None
+    store = known_store_of(model)
     store.block = model.engine.planner.block = BLOCK
-    store.least, deadline = LEAST, time.monotonic() + 10
+    store.least = LEAST
+    return store
+
+
+def known_store_of(model: LoadedModel) -> PrefixStore:
+    """The store of a model, once its origin is known."""
+    store, deadline = store_of(model), time.monotonic() + 10
     while store.writer.root is None and time.monotonic() < deadline:
         time.sleep(0.001)
     assert store.writer.root is not None

@@ -23,7 +23,14 @@ from tests.golden.files import load_golden
 from tests.golden.text import CASES, golden_of
 from tests.models.test_many_users import SUBJECTS
 from tests.runner.engine.alike import nothing_is_in_use, slots_are_free
-from tests.runner.engine.stored import BLOCK, blocks, small_blocks, store_of, storing
+from tests.runner.engine.stored import (
+    BLOCK,
+    blocks,
+    known_store_of,
+    small_blocks,
+    store_of,
+    storing,
+)
 
 LENGTH = 61
 # A kind of cache each: all positions, windows, chunks, layers that share, latent keys, delta nets,
@@ -114,6 +121,22 @@ def test_cross_attention(name: str, tmp_path: Path):
     first, second = got
     assert [rows for _, rows in first] == [rows for _, rows in second]
     assert sum(reused for reused, _ in second) > sum(reused for reused, _ in first) + 10
+
+
+@pytest.mark.parametrize("name", ["t5/published", "bart/published", "whisper/published"])
+def test_an_encoded_item_is_found_though_few_inputs_are(name: str, tmp_path: Path):
+    """With blocks of the usual size: an item stands at one position, and took an encoder."""
+    golden = load_golden(*name.split("/"))
+    asked = next(iter(golden.prompts.values()))
+    options: Any = {"context_length": 64, "deterministic": True, "prefix_store": tmp_path}
+    got, encoded = [], -1
+    for _ in range(2):
+        with ggmodel.load(source_of(golden), **options) as model:
+            store = known_store_of(model)
+            got.append((answered(model, laid_out(model, golden, asked)), store.found))
+            encoded = model.engine.images.encoders.recorded
+    (_, want), (reused, rows) = got[0][0], got[1][0]
+    assert rows == want and reused >= 1 and got[1][1] == 1 and not encoded
 
 
 @pytest.mark.parametrize(

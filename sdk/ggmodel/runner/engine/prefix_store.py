@@ -36,7 +36,7 @@ class PrefixStore(Closing):
 
     Args:
         wake: called when a waiting request may begin.
-        least: tokens; prefixes with fewer are neither written nor read.
+        least: tokens; prefixes with fewer and without embeddings are neither written nor read.
 
     Attributes:
         files: on disk.
@@ -85,7 +85,9 @@ class PrefixStore(Closing):
     def _copy(self, sequence: OneSequence, stops: Sequence[int]) -> None:
         stops = [stop for stop in sorted(stops) if stop <= sequence.exact]
         start = start_of(sequence.variant)
-        if self.writer.closed or not stops or stops[-1] < self.least or start is None:
+        if self.writer.closed or not stops or start is None:
+            return
+        if stops[-1] < self._worth(sequence.tokens):
             return
         path = PrefixPath(start, sequence.tokens[: stops[-1]], self._sequences.inputs, self.block)
         for stop in stops:
@@ -103,6 +105,12 @@ class PrefixStore(Closing):
                 before = () if full else path.keys[: begin // self.block]
                 self.writer.add(Block(key, saved.parts, before))
 
+    def _worth(self, inputs: Sequence[int], held: int = 0) -> int:
+        """The least length of a prefix that is worth a file, if so many inputs are in memory:
+        further `least` ones, or one with an embedding, which took an encoder."""
+        most = held + self.least
+        return next((i + 1 for i in range(held, min(most, len(inputs))) if inputs[i] < 0), most)
+
     # what requests begin with is read
 
     def prepare(self, request: Request) -> None:
@@ -114,9 +122,11 @@ class PrefixStore(Closing):
         captures = request.probe is not None and request.probe.captures
         variant = variant_of(request.probe, request.adapters)
         start = start_of(variant)
-        if self.writer.root is None or start is None or captures or len(reusable) < self.least:
+        if self.writer.root is None or start is None or captures:
             return
-        least = self._sequences.longest(reusable, variant) + self.least
+        if self._worth(reusable) > len(reusable):
+            return
+        least = self._worth(reusable, self._sequences.longest(reusable, variant))
         if least > len(reusable):
             return
         path = PrefixPath(start, reusable, self._sequences.inputs, self.block)
