@@ -13,6 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import ggmodel
+from ggmodel.convert import from_hf
+from ggmodel.errors import FormatError
 from ggmodel.gguf_file import GGUF, MemorySource
 from ggmodel.ml import (
     BackendMemory,
@@ -21,10 +23,12 @@ from ggmodel.ml import (
     GPULayersList,
     SystemInfo,
 )
+from ggmodel.model import find
 from ggmodel.runner.loading.preparation import Devices
 from ggmodel.runner.options import Options
 from ggmodel.workbench import estimate as module
 from ggmodel.workbench.estimate import Estimate, estimate_on, largest_context
+from tests.golden.files import load_golden
 from tests.shapes import write_llama_1b
 
 
@@ -43,6 +47,24 @@ def test_a_draft_model_is_counted(source: MemorySource):
     with ggmodel.load(source, draft=source, **options) as model:
         assert model.draft is not None
         assert model.memory.size() + model.draft.memory.size() == both.size
+
+
+@pytest.mark.parametrize("names", [["plain"], ["plain", "dora"]])
+def test_adapters_are_counted(names: list[str]):
+    golden = load_golden("llama", "plain_gqa")
+    base = from_hf(find("llama"), golden.config, golden.weights())
+    folder = Path(__file__).parents[1] / "convert" / "adapters"
+    options: dict[str, Any] = {"context_length": 64, "gpu_layers": 0}
+    adapters = [folder / name for name in names]
+    plain = ggmodel.estimate(base, **options)
+    said = ggmodel.estimate(base, adapters=adapters, **options)
+    with ggmodel.load(base, adapters=adapters, **options) as model:
+        assert (said.devices[0].cache, said.size) == (model.memory.cpu.cache, model.memory.size())
+        pairs = [pair for one in model.engine.loaded for pair in one.pairs.values()]
+    numbers = sum(t.n_elements for p in pairs for t in (p.a, p.b, p.gain) if t is not None)
+    assert said.size == plain.size + 4 * numbers
+    with pytest.raises(FormatError, match="does not exist"):
+        ggmodel.estimate(base, adapters="none.gguf", **options)
 
 
 @pytest.mark.parametrize(

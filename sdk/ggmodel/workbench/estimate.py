@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
 
 from ..errors import OutOfMemory
 from ..gguf_file import TensorSource
-from ..loading import open_source, resolved
+from ..loading import open_adapter, open_source, resolved
 from ..ml import BackendMemory, DeviceInfo, GPULayersList, system_info
+from ..runner.engine.adapters import Adapter, LowRank
 from ..runner.engine.memory_plan import EncoderMemory
+from ..runner.loading.adapters import changes_of, strengths_of
 from ..runner.loading.draft import compare_vocabularies, options_of, source_of
 from ..runner.loading.gpu_layers import choose_layers
 from ..runner.loading.preparation import Devices, Preparation
+from ..runner.loading.resolved import ResolvedModel
 from ..runner.loading.sources import Source
 from ..runner.options import OWN, LoadOptions, Options, with_options
 
 _STEP = 256  # the largest context is a multiple of this
 _MOST_RUNS = 6  # dry runs in search of it; three are usual
+
+Changes = Mapping[tuple[str, str], LowRank]  # of an adapter
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,8 @@ class DeviceEstimate:
     Attributes:
         layers: computed there; the highest number in the model is the output layer.
         input_weights: embeddings; on the CPU only.
-        weights, cache: one figure a layer of the model, the output layer last.
+        weights, cache: one figure a layer of the model, the output layer last. Matrices of adapters
+            count with the cache.
         graph: intermediate results.
         draft: all that the draft model takes there.
         free: available memory, on GPUs less the share of their library.
@@ -127,7 +133,9 @@ def needed_with_room(file: Source, taken: int, options: Mapping[str, Any]) -> Es
 
 
 def _estimate(file: Source, options: Options, search: bool, taken: int | None = None) -> Estimate:
-    options = replace(options, alloc_memory=False)
+    stored = file.adapters if isinstance(file, ResolvedModel) else ()
+    adapters = [*stored, *strengths_of(options.adapters)]
+    options = replace(options, alloc_memory=False, adapters=adapters)
     with ExitStack() as opened:
         source = open_source(file, options.mmproj, options.models, options.type)
         if source is not file:
@@ -166,7 +174,7 @@ def estimate_on(
             changed = replace(options, context_length=length)
             with Preparation(source, changed, layers, devices.runner) as steps:
                 steps.take_steps()
-                reports[length, layers] = steps.backend.backend_memory()
+                reports[length, layers] = _with_adapters(steps, changes)
         return reports[length, layers]
 
     def on_devices(length: int) -> list[DeviceEstimate]:
@@ -178,7 +186,8 @@ def estimate_on(
         length = steps.engine.context_length
         trained = getattr(steps.config, "context", length)
         architecture, blocks = steps.report.architecture, steps.backend.block_count
-        reports[length, GPULayersList()] = steps.backend.backend_memory()
+        changes = [_changes(steps, path) for path in strengths_of(options.adapters)]
+        reports[length, GPULayersList()] = _with_adapters(steps, changes)
         encoders = steps.engine.memory_plan.encoders
     request, available = options.gpu_request, devices.available
     layers = choose_layers(request, lambda some: measured(length, some), available, blocks)
@@ -201,6 +210,25 @@ def estimate_on(
         largest_context=largest,
         encoders=encoders,
     )
+
+
+def _changes(steps: Preparation, path: str) -> Changes:
+    """The changes by an adapter of a prepared model."""
+    with closing(open_adapter(path, steps.model)) as opened:
+        return changes_of(opened, steps.source)
+
+
+def _with_adapters(steps: Preparation, adapters: Sequence[Changes]) -> BackendMemory:
+    """The report of a prepared model, adapters included."""
+    with ExitStack() as loaded:
+        for changes in adapters:
+            gains = {
+                weight: change.magnitude
+                for (weight, _), change in changes.items()
+                if change.magnitude is not None
+            }
+            loaded.enter_context(Adapter("", steps.backend, changes, gains, ""))
+        return steps.backend.backend_memory()
 
 
 def _devices(
