@@ -183,12 +183,45 @@ def test_use_expert_bias_says_whether_experts_have_a_bias(biased: bool):
             {"rope_parameters": {"full_attention": {"rope_theta": 1e6}}},
         ),
         ({"rope_scaling": {"type": "linear"}}, {"rope_scaling": {"type": "linear"}}),
+        ({"a": 1, "text_config": {"a": 2}}, {"a": 2, "text_config": {"a": 2}}),
+        ({"a": 1, "text_config": {"a": None}}, {"text_config": {"a": None}}),
+        (
+            {
+                "rope_parameters": {"rope_type": "linear", "rope_theta": 5.0, "factor": 2.0},
+                "text_config": {"rope_theta": 7.0},
+            },
+            {"rope_theta": 7.0, "text_config": {"rope_theta": 7.0}},
+        ),
+        (
+            {"tie_word_embeddings": True, "text_config": {"tie_word_embeddings": False}},
+            {"tie_word_embeddings": True, "text_config": {"tie_word_embeddings": False}},
+        ),
+        (
+            {"eos_token_id": 5, "pad_token_id": None, "text_config": {"pad_token_id": 3}},
+            {"eos_token_id": 5, "pad_token_id": 3, "text_config": {"pad_token_id": 3}},
+        ),
     ],
 )
 def test_normalise(hf: dict[str, Any], want: dict[str, Any]):
     before = repr(hf)
     assert normalize(hf) == want
     assert repr(hf) == before
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"num_hidden_layers": 7, "rms_norm_eps": 0.5, "sliding_window": 3},
+        {"rope_theta": 3.0, "rope_scaling": {"rope_type": "linear", "factor": 3.0}},
+        {"rope_parameters": {"rope_type": "linear", "rope_theta": 3.0, "factor": 3.0}},
+    ],
+)
+@pytest.mark.parametrize("spelling", ["config", "saved_config"])
+def test_another_value_beside_a_text_config_is_nothing(other: dict[str, Any], spelling: str):
+    """transformers' Gemma3Config has it as an attribute, which its model never reads."""
+    config = getattr(load_golden("gemma3", "images"), spelling)
+    want = metadata_of(find("gemma3"), normalize(config))
+    assert metadata_of(find("gemma3"), normalize(config | other)) == want
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,10 @@ _CLASSES = {
     "processor": ("processor_class", "Processor"),
 }
 
+_ROPE = ("rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor")
+# How the keys end that a model with a `text_config` has for itself.
+_OF_THE_WHOLE = ("architectures", "model_type", "tie_word_embeddings", "_token_id")
+
 
 def read_preparation(folder: Path) -> dict[str, dict[str, Any]]:
     """The documents of a folder, without nulls: "preprocessor:" → its keys. As in transformers a
@@ -103,13 +107,13 @@ def normalize(hf: Mapping[str, Any]) -> dict[str, Any]:
     """A config in one spelling. `rope_theta`, `partial_rotary_factor` and `rope_scaling` stand
     beside each other (newer transformers nest all in `rope_parameters`); nulls are left out. A
     table of `rope_parameters` by kind of layer stays as it is; otherwise the rest of it is
-    `rope_scaling`. The keys of `text_config`, which models with images have, are
-    copied to the top.
+    `rope_scaling`. The keys of `text_config`, which models with images have, are at the top as
+    `with_text` puts them there.
 
     Raises:
         ConfigError: one of these is no object.
     """
-    hf = {**_object(hf, "text_config"), **hf}
+    hf = with_text(hf)
     config = {k: v for k, v in hf.items() if v is not None}
     rope = dict(_object(hf, "rope_parameters"))
     if not rope or any(isinstance(v, Mapping) for v in rope.values()):
@@ -122,6 +126,22 @@ def normalize(hf: Mapping[str, Any]) -> dict[str, Any]:
     if rope.keys() - {"rope_type"} or rope.get("rope_type", "default") != "default":
         config.setdefault("rope_scaling", rope)
     return config
+
+
+def with_text(hf: Mapping[str, Any]) -> dict[str, Any]:
+    """A config with the keys of its `text_config` at the top, too. The text's values count, nulls
+    included, as in transformers and llama.cpp's converter; a rope of the text leaves nothing of
+    another at the top. The model's own are its names, whether its head is its embedding, and ids
+    of tokens (transformers, GenerationConfig.from_model_config), unless they are null there.
+
+    Raises:
+        ConfigError: `text_config` is no object.
+    """
+    text = _object(hf, "text_config")
+    other = _ROPE if text.keys() & set(_ROPE) else ()
+    top = {k: v for k, v in hf.items() if k not in other}
+    whole = {k: v for k, v in top.items() if v is not None and k.endswith(_OF_THE_WHOLE)}
+    return {**top, **text, **whole}
 
 
 def _object(hf: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -18,6 +18,7 @@ from ...bounds import limits
 from ...errors import ConfigError, FormatError
 from ...reading import decoded, parse_json, read_file
 from ...tokenizer.vocabulary import PREFIX, check_count
+from ..from_hf import with_text
 
 _VOCABULARIES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.txt", "tekken.json")
 
@@ -31,7 +32,7 @@ class Files:
     Attributes:
         folder: the directory.
         rows: of the embedding, None if unknown.
-        config: the config, `text_config` merged into it.
+        config: the config, with the keys of `text_config` as `with_text` puts them.
         source: the file that `tokenizer` is made from, for messages.
         families: the `model_type` of the model and of its text part, such as "gemma3".
     """
@@ -39,9 +40,8 @@ class Files:
     def __init__(self, folder: Path, config: Mapping[str, Any], rows: int | None = None):
         self.folder, self.rows = folder, rows
         self.source = "tokenizer.json"
-        text = config.get("text_config")
-        self.config = {**config, **text} if isinstance(text, Mapping) else dict(config)
-        kinds = config.get("model_type"), self.config.get("model_type")
+        self.config = with_text(config)
+        kinds = (c.get("model_type") for c in (config, config.get("text_config") or {}))
         self.families = {k.removesuffix("_text") for k in kinds if isinstance(k, str)}
 
     @cached_property
