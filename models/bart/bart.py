@@ -24,6 +24,7 @@ from ggmodel.nn import Embedding, LayerNorm, Linear
 
 Caches = tuple[LayerMemory, LayerObjects]
 EPS = 1e-5  # of all norms; no key says it
+TABLES = ("model.shared", "model.encoder.embed_tokens", "model.decoder.embed_tokens")
 
 
 def said(key: str) -> tuple[str, str]:
@@ -39,7 +40,7 @@ class BartConfig(Config):
     fixed = {
         "num_hidden_layers": lambda hf: hf["encoder_layers"],
         "decoder_ffn_dim": lambda hf: hf["encoder_ffn_dim"],
-        "tie_word_embeddings": ...,  # published tables are one
+        "tie_word_embeddings": ...,  # of the tables, see `from_hf`; of the head, its tensor
         "is_decoder": False,
         "is_encoder_decoder": ...,
     }
@@ -62,6 +63,11 @@ class BartConfig(Config):
     start: int = kv("decoder_start_token_id", hf=(*said("decoder_start_token_id"), lambda hf: 2))
     # The token that every answer begins with, if any; of languages, where a model has several.
     forced: int | None = kv("forced_bos_token_id", hf=said("forced_bos_token_id"))
+
+    @classmethod
+    def from_hf(cls, hf: Mapping[str, Any]) -> dict[str, Any]:
+        nn.one_table(hf, *(f"{name}.weight" for name in TABLES))
+        return super().from_hf(hf)
 
 
 class Attention(whisper.Attention):
@@ -139,11 +145,7 @@ class Bart(nn.EncoderDecoder):
     ignore_hf = ("*coder.embed_tokens.weight", "*coder.version")
 
     config: BartConfig
-    embed: Embedding = gguf(
-        "token_embd",
-        hf=("model.shared", "model.encoder.embed_tokens", "model.decoder.embed_tokens"),
-        shape=("width", None),
-    )
+    embed: Embedding = gguf("token_embd", hf=TABLES, shape=("width", None))
     encoder: Encoder = gguf("enc", hf="model.encoder")
     decoder: Decoder = gguf("dec", hf="model.decoder")
     head: Linear = gguf("output", "token_embd", hf="lm_head", shape=("width", None))

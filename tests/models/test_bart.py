@@ -12,7 +12,7 @@ import pytest
 import ggmodel
 from ggmodel import Input
 from ggmodel.convert import from_hf
-from ggmodel.errors import Error, PromptTooLong, Unsupported
+from ggmodel.errors import ConfigError, Error, PromptTooLong, Unsupported
 from ggmodel.model import find
 from ggmodel.models.bart.marian import sines
 from ggmodel.runner import LoadedModel
@@ -102,6 +102,25 @@ def test_a_bias_of_logits_is_added():
     del weights["final_logits_bias"]
     with ggmodel.load(from_hf(find("marian"), golden.config, weights), **OPTIONS) as loaded:
         assert np.array_equal(loaded.logits(SOURCE), found[2])
+
+
+@pytest.mark.parametrize(
+    ("architecture", "case", "prefix"),
+    [("bart", "published", "model."), ("marian", "plain", "model."), ("t5", "published", "")],
+)
+def test_two_tables_of_embeddings_are_refused(architecture: str, case: str, prefix: str):
+    """transformers takes a decoder's own, whatever `tie_word_embeddings` says of equal ones."""
+    golden = load_golden(architecture, case)
+    weights = golden.weights()
+    table = weights[f"{prefix}shared.weight"]
+    for tied in (True, False):
+        config = golden.config | {"tie_word_embeddings": tied}
+        for side in ("encoder", "decoder"):
+            name = f"{prefix}{side}.embed_tokens.weight"
+            same = from_hf(find(architecture), config, {**weights, name: table.copy()})
+            assert same.tensors.keys() == source_of(golden).tensors.keys()
+            with pytest.raises(ConfigError, match=f"{name} are two tables of embeddings"):
+                from_hf(find(architecture), config, {**weights, name: table + 1})
 
 
 def test_stored_sines_are_left_out():

@@ -93,7 +93,7 @@ if TYPE_CHECKING:
         distances,
         position_table,
     )
-    from .encoder_decoder import EncoderDecoder
+    from .encoder_decoder import EncoderDecoder, one_table
     from .experts import (
         SIGMOID,
         SOFTMAX,
@@ -282,6 +282,7 @@ __all__ = [
     "local_layers",
     "mel_features",
     "merge_patches",
+    "one_table",
     "paper_magnitude",
     "partial_rope",
     "position_table",
@@ -319,7 +320,7 @@ _find, __dir__ = lazily(
         "encoder": "Encoder EncoderAttention EncoderConfig EncoderMLP EncoderText "
         "FusedEncoderAttention FusedEncoderMLP PostNormLayer distances position_table",
         "heads": "DecoderHead EncoderHead head_labels head_pooling",
-        "encoder_decoder": "EncoderDecoder",
+        "encoder_decoder": "EncoderDecoder one_table",
         "delta_net": "DeltaNet DeltaNetConfig TileHeads delta_rule",
         "conformer": "CONFORMER_EPS MOST_NEARBY ConformerConv "
         "ConformerFeedForward ConformerModel LocalAttention mel_features",

@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from itertools import pairwise
+from typing import Any, ClassVar
 
 import numpy as np
 
+from ..errors import ConfigError
 from ..kvcache import Cross
 from ..ml import Context, DType, Tensor
 from ..model.model import Model
 from ..model.multimodal import Input, Modality, Multimodal, MultimodalEmbedding, Prepared
+
+
+def one_table(hf: Mapping[str, Any], *names: str) -> None:
+    """Checks that a checkpoint's tables of embeddings are one, as many of them as it has: a decoder
+    may have its own, which transformers then takes.
+
+    Raises:
+        ConfigError: two tables differ.
+    """
+    tensors = hf.get("tensors:", {})
+    for name, other in pairwise(n for n in names if n in tensors):
+        if not np.array_equal(tensors[name], tensors[other]):
+            raise ConfigError(
+                f"{name} and {other} are two tables of embeddings; supported: one that encoder and "
+                "decoder share"
+            )
 
 
 class EncoderDecoder(Model):

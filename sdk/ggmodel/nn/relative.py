@@ -14,9 +14,11 @@ from ..model.cache import LayerMemory
 from ..model.config import Config
 from ..model.module import Module, gguf, kv
 from .decoder import attention, keep_rows
+from .encoder_decoder import one_table
 from .layers import Embedding, Linear, RMSNorm, activate, check_activation, unless
 
 FARTHEST = 128
+_TABLES = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 
 
 def relative_buckets(
@@ -90,6 +92,11 @@ class RelativeConfig(Config):
     context: int = kv("context_length", hf=("n_positions", lambda hf: 512), default=512)
     activation: str | None = kv("hidden_activation", hf=_activation)
     inner = property(lambda h: h.heads * h.head_dim)
+
+    @classmethod
+    def from_hf(cls, hf: Mapping[str, Any]) -> dict[str, Any]:
+        one_table(hf, *_TABLES)
+        return super().from_hf(hf)
 
 
 class RelativeBias(Embedding):

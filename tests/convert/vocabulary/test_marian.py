@@ -72,6 +72,13 @@ def test_a_code_of_a_language_is_one_token(marian: dict[str, Any]):
     assert tokenizer.encode(">>deu<< the cat") == [2, *tokenizer.encode("the cat")]
 
 
+def test_punctuation_stays_as_it_is(marian: dict[str, Any]):
+    """transformers' tokenizer has a method `normalize`, sacremoses', which would make "it's" of
+    it; none of its ways from a text to ids calls that."""
+    assert pieces_of(marian, "it’s “a”…") == pieces_of(t5(), "it’s “a”…")
+    assert pieces_of(marian, "it’s")[2] == "<unk>" and pieces_of(marian, "it's")[2] == "'"
+
+
 def test_special_tokens_have_their_ids(tmp_path: Path):
     folder, config = folder_of(tmp_path)
     made = vocabulary(folder, config)

@@ -24,8 +24,9 @@ def marian(files: Files) -> dict[str, Any]:
     """The metadata. A text is cut into pieces of the source; those of the target alone are unused,
     so that only answers have them. Codes of languages such as ">>deu<<" are user-defined.
 
-    Pieces of the source without an id are left out, where transformers makes "<unk>" of them; its
-    normalization of punctuation by sacremoses, an optional package, is left out, too.
+    Pieces of the source without an id are left out, where transformers makes "<unk>" of them.
+    Punctuation stays as it is: transformers' tokenizer normalizes it by sacremoses where a caller
+    asks for `normalize`, and not when it makes ids.
 
     Raises:
         FormatError: a file is damaged.
