@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 from ggmodel.errors import ArchitectureError
 from ggmodel.model import find
 from ggmodel.model.registry import find_hf, supported
-from ggmodel.workbench.port import Ported, algebra, layouts
+from ggmodel.workbench.port import Ported, algebra, layouts, mending
 from ggmodel.workbench.port.attention import Missing, Scores, attention_of
 from ggmodel.workbench.port.experts import Experts, experts_of, rule_of
 from ggmodel.workbench.port.facts import Keys
@@ -49,6 +50,21 @@ def test_the_code_names_no_family():
     code = "\n".join(p.read_text("utf-8") for p in CODE.glob("*.py"))
     words = {w.lower() for w in re.findall(r"[A-Za-z0-9]+", code)}
     assert not words & {n for n in names if len(n) > 3}
+
+
+def test_the_page_has_the_measured_tables():
+    folder = ROOT / "benchmarks/port"
+    measure = runpy.run_path(str(folder / "measure.py"))
+    results, mended, own = (
+        json.loads((folder / f"{name}.json").read_text("utf-8"))
+        for name in ("results", "mended", "own")
+    )
+    page = (ROOT / "docs/port.md").read_text("utf-8")
+    assert measure["table"](results, mended) in page
+    assert measure["own_table"](own) in page
+    for name, result in mended.items():
+        assert f"| `{name}` | {result['lines']} |" in page
+        assert result["ok"] and result["lines"] <= measure["FEW"]
 
 
 def hf_of(architecture: str) -> tuple[str, ...]:
@@ -320,6 +336,55 @@ class TestKeys:
         assert 'hf="window_size"' in lines[0]
         assert 'kind == "local" for kind in hf["kinds"]' in lines[1]
 
+    def test_several_keys_with_a_number(self):
+        config = {**self.CONFIG, "n_layer": 2, "norm_epsilon": 1e-3, "other_scale": 0.7}
+        first = Keys(config, {"hidden_size": "n_embd", "num_hidden_layers": "n_layer"})
+        second = Keys(config, first.common, {"eps": 1, "scale": 1})
+        assert first.eps(1e-3, True) is None  # the base reads `norm_epsilon`
+        assert 'hf="norm_eps"' in (second.eps(1e-3, True) or "")
+        assert 'hf="multiplier"' in first.number("scale", "s", 0.7)
+        assert 'hf="other_scale"' in second.number("scale", "s", 0.7)
+        assert (
+            first.ways
+            == second.ways
+            == {
+                "eps": ["norm_epsilon", "norm_eps"],
+                "scale": ['"multiplier"', '"other_scale"'],
+            }
+        )
+
+
+class TestMending:
+    """A file is its picks as text; it is right for as many modules as picks are 1."""
+
+    def tried(self, monkeypatch: pytest.MonkeyPatch, ways: dict[str, list[str]]) -> Any:
+        texts: list[str] = []
+
+        def judged(tiny: object, models: str) -> mending.Judged:
+            texts.append(Path(models, "a.py").read_text("utf-8"))
+            right = sum(pick == 1 for pick in json.loads(texts[-1]).values())
+            return mending.Judged(right, 0.0, "" if right == 2 else f"layers[{right}]")
+
+        monkeypatch.setattr(mending, "judged", judged)
+        tiny: Any = None
+        return mending.mend(json.dumps, ways, tiny, "a"), texts
+
+    def test_what_is_right_for_longer_is_kept(self, monkeypatch: pytest.MonkeyPatch):
+        ways = {"eps": ["a", "b", "c"], "window": ["d", "e"], "scale": ["f", "g"]}
+        mended, texts = self.tried(monkeypatch, ways)
+        assert json.loads(mended.text) == {"eps": 1, "window": 1, "scale": 1}
+        assert mended.chosen == {"eps": "b", "window": "e", "scale": "g"}
+        assert len(texts) == 1 + 2 + 1 + 1
+
+    def test_the_number_of_files_is_bounded(self, monkeypatch: pytest.MonkeyPatch):
+        ways = {f"h{i}": ["a", "b", "c"] for i in range(40)}
+        assert len(self.tried(monkeypatch, ways)[1]) == 1 + mending._MOST
+
+    def test_without_another_way_the_file_stays(self, monkeypatch: pytest.MonkeyPatch):
+        mended, texts = self.tried(monkeypatch, {})
+        assert (mended.text, mended.chosen, mended.first) == ("{}", {}, "layers[0]")
+        assert len(texts) == 1
+
 
 class TestPorted:
     """The verdict."""
@@ -339,10 +404,29 @@ class TestPorted:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not REFERENCE.exists(), reason="`make test-port` installs transformers")
-@pytest.mark.parametrize("name", ["Kolibri1", "OPT", "CodeGen"])
-def test_a_class_of_transformers(tmp_path: Path, name: str):
-    (tmp_path / "config.json").write_text(json.dumps({"architectures": [f"{name}ForCausalLM"]}))
-    command = [REFERENCE, "-m", "ggmodel", "port", tmp_path, "--into", tmp_path / "own", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["ok"]
+class TestClassesOfTransformers:
+    def ported(self, folder: Path, config: dict[str, object], *options: str) -> Any:
+        (folder / "config.json").write_text(json.dumps(config), "utf-8")
+        command = [REFERENCE, "-m", "ggmodel", "port", folder, "--into", folder / "own", *options]
+        done = subprocess.run([*command, "--json"], capture_output=True, text=True, cwd=ROOT)
+        assert done.stdout, done.stderr
+        result = json.loads(done.stdout)
+        assert (done.returncode == 0) == result["ok"]
+        return result
+
+    @pytest.mark.parametrize("name", ["Kolibri1", "OPT", "CodeGen"])
+    def test_a_class(self, tmp_path: Path, name: str):
+        result = self.ported(tmp_path, {"architectures": [f"{name}ForCausalLM"]})
+        assert result["ok"] and not result["mended"]
+
+    def test_a_key_that_nobody_reads_is_told_from_the_one_that_is(self, tmp_path: Path):
+        # The usual name comes first; the class reads `layer_norm_epsilon`.
+        config = {"architectures": ["GPTJForCausalLM"], "layer_norm_eps": 1e-6}
+        result = self.ported(tmp_path, config)
+        assert result["ok"] and result["mended"] == {"eps": "layer_norm_epsilon"}
+        file = tmp_path / "own/gptj.py"
+        assert self.ported(tmp_path, config, "--prove", "--seed", "99")["ok"]
+        right = file.read_text("utf-8")
+        file.write_text(right.replace('hf="layer_norm_epsilon"', 'hf="layer_norm_eps"'), "utf-8")
+        wrong = self.ported(tmp_path, config, "--prove", "--seed", "99")
+        assert not wrong["ok"] and wrong["first"] == "layers[0].attn_norm"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ...convert.from_hf import normalize
@@ -34,17 +34,35 @@ class Keys:
 
     Args:
         saved: the config.json of a tiny model. common: transformers' common names → its own.
+        picks: hyperparameter → which of the keys with its number says it; the first by default.
+
+    Attributes:
+        ways: hyperparameter → the keys with its number, of those asked for so far that have more
+            than one.
     """
 
-    def __init__(self, saved: Mapping[str, Any], common: Mapping[str, str]):
-        self.saved, self.common = normalize(saved), common
+    def __init__(
+        self,
+        saved: Mapping[str, Any],
+        common: Mapping[str, str],
+        picks: Mapping[str, int] | None = None,
+    ):
+        self.saved, self.common, self.picks = normalize(saved), common, picks or {}
+        self.ways: dict[str, list[str]] = {}
 
-    def named(self, key: str, value: float, *hints: str) -> str | None:
-        """The key with this value: the one that is usually called so, or else one whose name has
-        one of the hints in it."""
+    def _pick(self, field: str, ways: Iterable[str]) -> str | None:
+        """One of the ways to say a hyperparameter; None without any."""
+        each = [*dict.fromkeys(ways)]
+        if len(each) > 1:
+            self.ways[field] = each
+        return each[min(self.picks.get(field, 0), len(each) - 1)] if each else None
+
+    def named(self, field: str, key: str, value: float, *hints: str) -> str | None:
+        """The key with a field's value: the one that is usually called so, or else one whose name
+        has one of the hints in it."""
         names = [self.common.get(key, key)]
         names += [k for hint in hints for k in self.saved if hint in k]
-        return next((k for k in names if near(self.saved.get(k), value)), None)
+        return self._pick(field, (k for k in names if near(self.saved.get(k), value)))
 
     def size(self, field: str, gguf: str, key: str, value: int, *hints: str) -> str | None:
         """The line of a size; None if `DecoderConfig` says it.
@@ -52,7 +70,7 @@ class Keys:
         Raises:
             Missing: no key has the number.
         """
-        name = self.named(key, value, *hints)
+        name = self.named(field, key, value, *hints)
         if name == key:
             return None
         source = self._formula(value) if name is None else f'"{name}"'
@@ -92,23 +110,25 @@ class Keys:
             f'{{}} / hf["{layers}"] ** 0.5': lambda v: v / sizes[layers] ** 0.5,
             **_FORMS,
         }
+        ways = list[str]()
         for form, f in forms.items() if value != 1 else ():
             for key, got in self.saved.items():
                 known = near(got, got) and got > 0 and not _OTHER.search(key)
                 if not known or key in self.common.values() or not near(f(got), value, 1e-7):
                     continue
                 formula = form.format(f'hf["{key}"]')
-                source = f'"{key}"' if form == "{}" else f"lambda hf: {formula}"
-                return f'{field}: float = kv("{gguf}", hf={source})'
+                ways.append(f'"{key}"' if form == "{}" else f"lambda hf: {formula}")
+        if source := self._pick(field, ways):
+            return f'{field}: float = kv("{gguf}", hf={source})'
         return f"{field}: Any = property(lambda h: {value:.9g})"
 
     def usual_eps(self, values: Sequence[float]) -> float:
         """The epsilon of most norms, of those that config.json has if it has one."""
-        named = [v for v in values if self._eps_key(v)] or [*values]
+        named = [v for v in values if self._eps_keys(v)] or [*values]
         return max(named, key=named.count, default=0.0)
 
-    def _eps_key(self, value: float) -> str | None:
-        return next((k for k, v in self.saved.items() if "eps" in k and near(v, value, 1e-5)), None)
+    def _eps_keys(self, value: float) -> list[str]:
+        return [k for k, v in self.saved.items() if "eps" in k and near(v, value, 1e-5)]
 
     def eps(self, value: float, layer_norms: bool) -> str | None:
         """The line of the epsilon of norms; None if the base says it."""
@@ -116,11 +136,12 @@ class Keys:
         if layer_norms:
             usual = ["layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"]
         present = [k for k in usual if k in self.saved]
-        if near(self.saved.get((present or [""])[0]), value, 1e-5):
-            return None
         if layer_norms and not present and near(value, 1e-5, 1e-5):
             return None
-        key = self._eps_key(value)
+        keys = self._eps_keys(value)
+        key = self._pick("eps", [*(k for k in present[:1] if k in keys), *keys])
+        if present and key == present[0]:
+            return None
         source = f"lambda hf: {value:g}" if key is None else f'"{key}"'
         kind = "" if layer_norms else "rms_"
         more = "" if key is not None else f", default={value:g}"
@@ -152,18 +173,25 @@ class Keys:
         if dims != head_dim:
             part = dims / head_dim
             parts = [self.saved.get(k) for k in ("partial_rotary_factor", "rotary_pct")]
-            key = self.named("", dims, "rotary")
+            key = self.named("rope_dims", "", dims, "rotary")
             whole = part in parts or key is None
             lines.append(
                 f"rope_dims: int = nn.partial_rope({part:g})"
                 if whole
                 else f'rope_dims: int = kv("rope.dimension_count", hf="{key}")'
             )
-        if base is not None and not near(self._theta(), base, 1e-4):
-            key = next((k for k, v in self.saved.items() if near(v, base, 1e-4)), None)
+        if base is None:
+            return lines
+        usual = ["rope_theta"] if near(self._theta(), base, 1e-4) else []
+        key = self._pick("rope_base", [*usual, *self._with(base)])
+        if key is None or key not in usual:
             source = f"lambda hf: {base:.6g}" if key is None else f'"{key}"'
             lines.append(f'rope_base: float = kv("rope.freq_base", hf={source}, default=10000.0)')
         return lines
+
+    def _with(self, base: float) -> list[str]:
+        """The keys with the base of a rope."""
+        return [k for k, v in self.saved.items() if near(v, base, 1e-4)]
 
     def _theta(self) -> Any:
         """The base of ropes that `nn.RopeConfig` reads."""
@@ -178,7 +206,7 @@ class Keys:
             Missing: config.json has no such number.
         """
         nested = (self.saved.get("rope_parameters") or {}).get("sliding_attention") or {}
-        key = next((k for k, v in self.saved.items() if near(v, base or 0, 1e-4)), None)
+        key = self._pick("local_base", self._with(base or 0))
         if near(nested.get("rope_theta"), base or 0, 1e-4):
             key = "rope_parameters.sliding_attention.rope_theta"
         if base is None or key is None:
@@ -198,7 +226,7 @@ class Keys:
         size = max((w for w in windows if w), default=0)
         if not size:
             return []
-        key = self.named("sliding_window", size, "window")
+        key = self.named("window", "sliding_window", size, "window")
         if key is None:
             raise Missing(f"config.json has no key that says the window, {size} here")
         local = [w is not None for w in windows]

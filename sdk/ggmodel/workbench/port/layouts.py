@@ -17,7 +17,10 @@ GGUF = {
     "ffn_post_norm": "post_ffw_norm",
     "norm": "layer_output_norm",
 }
-ORDER = ("attn_norm", "attn", "attn_post_norm", "ffn_norm", "ffn", "ffn_post_norm", "norm")
+ORDER = (
+    *("attn_norm", "attn", "attn_post_norm", "ffn_norm", "ffn", "ffn_post_norm", "norm"),
+    "adapter",
+)
 # Each layer's names in checkpoints, and the kind of its norms, and whether they add one.
 _PRE: Names = {
     "attn": ("self_attn",),
@@ -74,7 +77,10 @@ def named_norms(layer: Layer) -> dict[str, str]:
     """The norms between the parts of a layer → their fields."""
     wiring, names = dict(layer.wiring), dict[str, str]()
     for part, factors in layer.wiring:
-        if part in ("attn", "ffn", ""):
+        if part in ("attn", "ffn", "adapter", ""):
+            continue
+        if (first := part.partition("#")[0]) in names:
+            names[part] = _again(layer, first, part, names)
             continue
         readers = [p for p, f in layer.wiring if part in f]
         if wiring["attn"] == {part: 1.0}:
@@ -89,6 +95,14 @@ def named_norms(layer: Layer) -> dict[str, str]:
             raise Missing(f"{layer.path}.{part}: a further norm in the place of {field}")
         names[part] = field
     return names
+
+
+def _again(layer: Layer, first: str, part: str, names: dict[str, str]) -> str:
+    """The field of a norm that is called a second time; its first result is gone then."""
+    at = [name for name, _ in layer.wiring].index(part)
+    if any(first in factors for _, factors in layer.wiring[at + 1 :]):
+        raise Missing(f"{layer.path}.{first}: a norm of which two results are read later")
+    return names[first]
 
 
 def parallel(wiring: Wiring) -> bool:

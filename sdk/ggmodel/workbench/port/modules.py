@@ -174,8 +174,11 @@ class Modules:
             for part, hf, norm, shape in zip("qk", names, norms, shapes, strict=True)
         ]
 
-    def _feed_forward(self, f: FeedForward, prefix: str, calls: dict[str, Call]) -> str:
+    def _feed_forward(
+        self, f: FeedForward, prefix: str, calls: dict[str, Call], kind: str = "FeedForward"
+    ) -> str:
         g, lines, methods = f.gated, list[str](), list[str]()
+        short, ffn = ("ffn", '"ffn"') if kind == "FeedForward" else (kind.lower(), "None")
         named = {"up": g.up, "down": f.down}
         if not g.gate:
             base, usual = "nn.MLP", {"up": ("up_proj", "c_fc", "dense_h_to_4h")}
@@ -187,19 +190,20 @@ class Modules:
             base, named = "nn.GatedMLP", {"gate": g.gate, **named}
             usual = {part: (f"{part}_proj",) for part in named}
         for part, leaf in named.items():
-            if within(leaf, prefix) in usual[part] and not _transposed(calls[leaf]):
+            named_so = within(leaf, prefix) in usual[part] and not _transposed(calls[leaf])
+            if named_so and kind == "FeedForward":
                 continue
-            wide = '"gate_up_width"' if g.halves else '"ffn"'
-            shape = '"ffn", "width"' if part == "down" else f'"width", {wide}'
+            wide = '"gate_up_width"' if g.halves else ffn
+            shape = f'{ffn}, "width"' if part == "down" else f'"width", {wide}'
             hf = within(leaf, prefix)
-            lines.append(self._linear(part, f"ffn_{part}", hf, calls[leaf], shape))
+            lines.append(self._linear(part, f"{short}_{part}", hf, calls[leaf], shape))
         if f.norm:
             if g.halves:
                 raise Missing(f"{f.norm}: a norm behind the gate of a fused matrix")
             norm = self.layer.norms[f.norm]
             lines.append(self._norm("norm", "ffn_sub_norm", within(f.norm, prefix), norm, "ffn"))
             methods.append(layouts.NORMED_GATE if g.gate else layouts.NORMED_MLP)
-        return self._class("FeedForward", base, lines, methods)
+        return self._class(kind, base, lines, methods)
 
     def _experts(self, e: Experts, layer: str, calls: dict[str, Call]) -> str:
         keys, lines = self.keys, list[str]()

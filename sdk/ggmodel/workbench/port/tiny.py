@@ -6,6 +6,7 @@ Needs torch and transformers.
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import re
 from collections.abc import Mapping
@@ -36,6 +37,7 @@ _OTHERS = {**SIZES, "hidden_size": 128, "num_attention_heads": 8, "intermediate_
 LONG = 222  # tokens: beyond each window, chunk and block of a tiny configuration
 _WINDOW, _BLOCK, _ROTATED = 24, 8, 8
 _EPSILON = 1e-3  # of norms: large, so that another one is seen
+_APART = 2.0  # ratio of epsilons of several keys
 _NOT_OF_A_MODEL = ("transformers_version", "id2label", "label2id", "task_specific_params")
 _LAYER_COUNTS = ("num_layers", "n_layers", "encoder_layers", "decoder_layers")
 _CUT = ("num_hidden_layers", "n_layer")  # with them `shrunk` keeps a layer of each kind
@@ -150,14 +152,22 @@ def _configured(cls: Any, raw: Mapping[str, Any], other: bool) -> Any:
         if key not in names.values() and not isinstance(value, bool):
             small[key] = _following(key, value, small, values, names)
     if other:
-        small = {k: _changed(k, v) for k, v in small.items()}
+        small = _changed(small)
     return config_class(**{**small, "architectures": [cls.__name__]})
 
 
-def _changed(key: str, value: Any) -> Any:
-    if isinstance(value, float) and re.search(r"eps|scal|multipl|theta", key) and value != 1:
-        return 0.9 * value
-    return value + _BLOCK if key.endswith("window") and value == _WINDOW else value
+def _changed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config with other factors, bases, epsilons and windows: keys that had one number have
+    several now, which tells who reads which."""
+    result, shares, norms = dict(config), itertools.count(), itertools.count()
+    for key, value in config.items():
+        if isinstance(value, float) and "eps" in key:
+            result[key] = 0.9 * value * _APART ** next(norms)
+        elif isinstance(value, float) and re.search(r"scal|multipl|theta", key) and value != 1:
+            result[key] = value * (0.9 - 0.03 * (next(shares) % 16))
+        elif key.endswith("window") and value == _WINDOW:
+            result[key] = value + _BLOCK + next(shares) % 16
+    return result
 
 
 def _following(

@@ -19,6 +19,7 @@ from .recording import Array
 from .whole import Whole
 
 _TABLE = 'shape=("width", None)'
+_HALF = 40  # characters of an expression that has a line of its own
 
 
 class Writer(Modules):
@@ -168,7 +169,11 @@ class Writer(Modules):
         lines = {"attn": self._module("attn", self._attention(a, at), [at], base)}
         feeds, places = self._feeds()
         lines["ffn"] = self._module("ffn", " | ".join(feeds), places, base)
+        if layer.adapter is not None:
+            lines["adapter"] = self._adapter(layer.adapter, base)
         for hf, field in names.items():
+            if field in lines:  # it is called again
+                continue
             norm = layer.norms[hf]
             same = kind == {"rms": "RMSNorm", "layer": "LayerNorm"}[norm.kind] and norm.weights
             same = same and near(norm.eps, self.eps, 1e-5)
@@ -181,6 +186,20 @@ class Writer(Modules):
         methods = [layouts.forward(wiring)] if base == "Module" else []
         ordered = [lines[field] for field in layouts.ORDER if lines.get(field)]
         self.classes.append(written("Layer", base, ordered, methods))
+
+    def _adapter(self, f: FeedForward, base: str) -> str:
+        """The line of a second feed-forward part.
+
+        Raises:
+            Missing: it is gated, has a norm or another activation than the first.
+        """
+        first = self.layer.feed
+        known = isinstance(first, FeedForward) and f.gated.activation == first.gated.activation
+        if not known or f.gated.gate or f.norm:
+            raise Missing(f"{self.layer.path}.{f.down}: a second feed-forward part of another kind")
+        at = common(f.leaves)
+        kind = self._feed_forward(f, at, self.layer.calls, "Adapter")
+        return self._module("adapter", kind, [at], base)
 
     def _feeds(self) -> tuple[list[str], list[str]]:
         """The classes of feed-forward parts, and their paths."""
@@ -306,10 +325,13 @@ class Writer(Modules):
             more = f'hf="{w.positions}"{op}, shape=({width}, "context")'
             lines.append(f'places: Embedding = gguf("position_embd", {more})')
             value += " + self.places(batch.positions)"
+        body = ""
         if w.types:
             lines.append(
                 f'types: Embedding = gguf("token_types", hf="{w.types}", shape=({width}, None))'
             )
+            if len(value) > _HALF:
+                body, value = f"        x = {value}\n", "x"
             value += " + self.types.weight.slice(1, 0, 1).cast(DType.F32)"
         for step in w.before:
             if step.norm is not None:
@@ -327,7 +349,7 @@ class Writer(Modules):
                 value = f"self.embed_proj({value})"
         if value == "super().embedded(batch)":
             return []
-        return [f"    def embedded(self, batch: Batch) -> Tensor:\n        return {value}"]
+        return [f"    def embedded(self, batch: Batch) -> Tensor:\n{body}        return {value}"]
 
     def _behind(self, lines: list[str], base: str) -> list[str]:
         w, behind = self.whole, self.whole.behind
