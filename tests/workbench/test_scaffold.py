@@ -21,6 +21,7 @@ from ggmodel.cli import app
 from ggmodel.convert import from_hf
 from ggmodel.errors import ArchitectureError, ConfigError, LoadError
 from ggmodel.model import LoadReport, find
+from ggmodel.model.registry import supported
 from ggmodel.workbench import golden
 from ggmodel.workbench.scaffold import Scaffold, scaffold
 from ggmodel.workbench.scaffold.translate import KEYS, VISION_KEYS
@@ -43,6 +44,12 @@ def begun_from(
 ) -> Scaffold:
     golden.checkpoint(folder / "hf", config, weights)
     return scaffold(name, folder / "own", hf=folder / "hf", **options)
+
+
+@pytest.mark.parametrize("template", supported())
+def test_a_copy_of_any_architecture_is_imported(template: str, tmp_path: Path):
+    begun = scaffold("new-one", tmp_path, template=template)
+    assert find("new-one", tmp_path).__name__ == "NewOne" and begun.template == template
 
 
 @pytest.mark.parametrize("template", ["llama", "gemma3", "llama4", "mllama"])

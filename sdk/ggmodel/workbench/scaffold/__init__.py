@@ -27,7 +27,7 @@ from .cases import encoder_of, listed, literal, shrunk, small_config
 from .extend import Extension, Scaffold
 from .files import Files
 from .fit import best_fit, listed_class
-from .source import bound, camel, renamed
+from .source import bound, camel, renamed, with_whole_imports
 from .translate import llama_cpp_name
 
 _TEMPLATES = Path(__file__).with_name("templates")  # with placeholders like @NAME@
@@ -217,6 +217,8 @@ def _sources(cls: type[Model], name: str, registered: str, hf: str) -> dict[str,
     importable = _importable(name)
     files = _files(file, cls.architecture)
     package = len(files) > 1
+    around = cls.__module__ if file.name == "__init__.py" else cls.__module__.rpartition(".")[0]
+    copied = {path.stem for path in files} if package else set[str]()
     sources = {}
     for path in files:
         before = path.read_text(encoding="utf-8")
@@ -229,6 +231,11 @@ def _sources(cls: type[Model], name: str, registered: str, hf: str) -> dict[str,
         config = config_class(cls)
         config_name = config.__name__ if Path(file_of(config) or "") in files else None
         text = renamed(before, cls.architecture, cls.__name__, config_name, name, registered, hf)
+        if around.startswith("ggmodel."):  # a folder of somebody's own has no such name
+            text = with_whole_imports(text, around, copied)
+        if path.name == "__init__.py" and path != file:
+            head = f'"""{own}: begun from {cls.architecture}."""'
+            text = f'{head}\n\nfrom .{file.stem} import {own}\n\n__all__ = ["{own}"]\n'
         sources[f"{importable}/{path.name}" if package else f"{importable}.py"] = text
     return sources
 

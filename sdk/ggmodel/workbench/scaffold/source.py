@@ -61,9 +61,10 @@ def renamed(
             checkpoints name.
     """
     source = _without_method(_without_others(source, template), "stored_as")
-    source = re.sub(rf"\b{cls}\b", camel(name), source)
+    # A base may have the same name in another module: nn.MambaConfig.
+    source = re.sub(rf"(?<!\.)\b{cls}\b", camel(name), source)
     if config is not None:
-        source = re.sub(rf"\b{config}\b", f"{camel(name)}Config", source)
+        source = re.sub(rf"(?<!\.)\b{config}\b", f"{camel(name)}Config", source)
     register = re.compile(r'@register\(\s*"([^"]*)"\s*,?\s*([^()]*(?:\([^()]*\))?[^()]*)\)\n')
     pooled = "pooled=True"
 
@@ -80,6 +81,24 @@ def renamed(
         del lines[: end[0].end_lineno]
         source = f'"""{camel(name)}: begun from {template}."""\n' + "".join(lines)
     return source
+
+
+def with_whole_imports(source: str, package: str, copied: Collection[str]) -> str:
+    """The file with the whole names of modules that it imports from around it.
+
+    Args:
+        package: that of the file.
+        copied: modules of the package that stay beside the file.
+    """
+
+    def whole(match: re.Match[str]) -> str:
+        dots, module = match[1], match[2]
+        if len(dots) == 1 and module.partition(".")[0] in copied:
+            return match[0]
+        around = package.split(".")[: 1 - len(dots) or None]
+        return f"from {'.'.join([*around, *filter(None, [module])])} import"
+
+    return re.sub(r"^from (\.+)([\w.]*) import", whole, source, flags=re.M)
 
 
 def with_field(source: str, cls: str, field: str, line: str, comment: str) -> str:
