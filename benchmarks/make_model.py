@@ -1,7 +1,7 @@
 """Write models of real shapes with random weights, to measure with.
 
-    python benchmarks/make_model.py llama-1b|smollm-135m|gemma3-1b|qwen35-0.8b|qwen3moe-12-layers
-        FILE.gguf [--type q4_K_M]
+    python benchmarks/make_model.py llama-1b|smollm-135m|gemma3-1b|qwen35-0.8b|qwen3moe-12-layers|
+        qwen3moe-even FILE.gguf [--type q4_K_M]
 
 Types follow llama.cpp's quantiser: norms stay F32; the embedding, which is the output as well,
 becomes Q6_K unless the type is larger; rows that a type's blocks do not divide get smaller blocks;
@@ -10,7 +10,9 @@ some matrices of the mixture q4_K_M are Q6_K.
 Weights are normal random numbers (deviation 0.02), norms are 1, rates of decay −1. One pool of 16
 million numbers is drawn and quantised by ggml; each matrix takes rows from it in turn, from its own
 starting row. The largest matrices repeat rows, and tokens that share a row have equal logits.
-Vocabularies have the right kind and size, and made-up words.
+Vocabularies have the right kind and size, and made-up words. Experts of qwen3moe-even are used
+evenly: its embedding is 2,000 times as large, so that routers see what tokens differ in, rather
+than what all have in common.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import gguf
@@ -57,6 +59,7 @@ class Shape:
         pre: the pre-tokenizer of a BPE vocabulary; "" for a SentencePiece vocabulary.
         metadata: further keys below the architecture's name.
         rope_factors: whether long waves are slowed down, as Llama 3 does by 32.
+        embedding: by how much its numbers are larger than other weights.
     """
 
     architecture: str
@@ -74,6 +77,7 @@ class Shape:
     pre: str
     metadata: dict[str, int | list[int]] = field(default_factory=dict)
     rope_factors: bool = False
+    embedding: float = 1.0
 
 
 # As in Llama 3.2.
@@ -113,6 +117,7 @@ SHAPES = {
         },
     ),
 }  # fmt: skip
+SHAPES["qwen3moe-even"] = replace(SHAPES["qwen3moe-12-layers"], embedding=2000.0)
 
 
 def tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -295,9 +300,9 @@ def quantise(values: np.ndarray, kind: Type) -> np.ndarray:
 class Pool:
     """Rows of random weights, quantised once for each type and length."""
 
-    def __init__(self, size: int, seed: int):
+    def __init__(self, size: int, seed: int, deviation: float = DEVIATION):
         numbers = np.random.default_rng(seed).standard_normal(size, np.float32)
-        self._numbers = numbers * np.float32(DEVIATION)
+        self._numbers = numbers * np.float32(deviation)
         self._rows: dict[tuple[Type, int], np.ndarray] = {}
         self._next = 0
 
@@ -360,11 +365,15 @@ def make(
         stored = {n: (type_of(n, ne, wanted, shape.layers), ne) for n, ne in tensors(shape)}
         total = _write_header(part, name, shape, stored)
         rows, done = Pool(pool, seed), 0
+        embedding = rows
+        if shape.embedding != 1:
+            embedding = Pool(pool, seed, DEVIATION * shape.embedding)
         with part.open("ab") as file:
             file.write(bytes(-file.tell() % ALIGNMENT))
             for tensor, (kind, ne) in stored.items():
                 begin = file.tell()
-                for piece in _values(rows, shape, tensor, kind, ne):
+                of_tensor = embedding if tensor == "token_embd.weight" else rows
+                for piece in _values(of_tensor, shape, tensor, kind, ne):
                     file.write(piece)
                 file.write(bytes(-file.tell() % ALIGNMENT))
                 done += file.tell() - begin

@@ -4,12 +4,12 @@
     .cache/reference/bin/python benchmarks/restart.py --wide [ARCHITECTURE/CASE …]
 
 With --wide goldens are measured with rows eight times as wide, windows 64 times as long and random
-weights in Q8_0: those that are named, or one of each architecture of text. States grow with the
-width of rows and products with its square, so that tiny models take longer to read the ones than
-to compute the others. transformers knows the shapes.
+weights in Q8_0: those that are named, or one of each architecture that generates. States grow with
+the width of rows and products with its square, so that tiny models take longer to read the ones
+than to compute the others. transformers knows the shapes.
 
-Each number is a process of its own: one that computes the prompt, and two that find it on disk, of
-which the faster one counts. A time is that from the request to its first token; loading comes
+Each number is a process of its own: one that computes the prompt, and four that find it on disk, of
+which the fastest counts. A time is that from the request to its first token; loading comes
 before. Without --tokens a prompt is lengthened until it takes five seconds. Logits are compared by
 all their bits.
 """
@@ -35,6 +35,7 @@ import ggmodel
 
 SECONDS, SHARE = 5.0, 0.05
 _FIRST, _MOST = 2048, 1 << 16  # tokens
+_AGAIN = 4  # processes that find the prompt
 # Keys of config.json → by how much they grow. Sizes of heads and numbers of layers stay.
 _WIDER = {
     **dict.fromkeys(
@@ -45,7 +46,7 @@ _WIDER = {
         "num_global_key_value_heads linear_num_key_heads linear_num_value_heads mamba_n_heads "
         "mamba_num_heads mamba_d_ssm mamba_dt_rank time_step_rank kv_lora_rank q_lora_rank "
         "num_attention_heads_per_layer encoder_ffn_dim decoder_ffn_dim encoder_attention_heads "
-        "decoder_attention_heads".split(),
+        "decoder_attention_heads vision_output_dim out_hidden_size output_dim embed_dim".split(),
         8,
     ),
     **dict.fromkeys(("sliding_window", "attention_chunk_size", "local_attention"), 64),
@@ -137,7 +138,7 @@ def compared(name: str, file: str, tokens: int | None, seconds: float) -> tuple[
                 growth = max(1.5, min(8.0, 1.2 * seconds / max(cold["seconds"], 0.01)))
                 count = min(cold["most"], int(count * growth))
                 continue
-            again = [child(file, folder, count) for _ in range(2)]
+            again = [child(file, folder, count) for _ in range(_AGAIN)]
         break
     best = min(again, key=lambda one: one["seconds"])
     share = best["seconds"] / cold["seconds"]

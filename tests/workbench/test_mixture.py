@@ -18,7 +18,16 @@ from ggmodel.convert.quantize import quantize as by_type
 from ggmodel.errors import ConfigError, FormatError, PromptError, WriteError
 from ggmodel.gguf_file import DType, TensorSource, open_gguf
 from ggmodel.workbench.compare import compare
-from ggmodel.workbench.mixture import Mixture, Option, hull, knapsack, quantize
+from ggmodel.workbench.mixture import (
+    Mixture,
+    Option,
+    _errors,
+    _rounded,
+    hull,
+    knapsack,
+    probe_of,
+    quantize,
+)
 from tests.workbench.models import ROOT, STORIES
 
 # Stories of the model's own grammar.
@@ -60,6 +69,19 @@ def test_types_and_size(plain: Path, made: tuple[Path, Mixture]):
         assert "general.file_type" not in source.metadata
     assert {t for n, t in mixture.types.items() if "norm" in n} == {DType.F32}
     assert mixture.losses.keys() == {n for n, t in mixture.types.items() if t is not DType.F32}
+
+
+@pytest.mark.parametrize("before", [DType.Q8_0, DType.Q5_0, DType.Q4_K])
+def test_no_probe_has_the_type_that_the_numbers_had(before: DType):
+    """Its error is almost none, and says nothing of others."""
+    values = np.random.default_rng(3).normal(0, 0.05, (64, 256)).astype(np.float32)
+    ladder = [DType.Q3_K, DType.Q4_K, DType.Q5_0, DType.Q6_K, DType.Q8_0]
+    target = 8 * before.type_size / before.block_size
+    assert probe_of(dict(_errors(values, ladder, "a", None)), target) is before
+    rounded = _rounded(values, before, "a", None).astype(np.float16).astype(np.float32)
+    errors = dict(_errors(rounded, ladder, "a", None))
+    probe = probe_of(errors, target)
+    assert probe is not before and errors[probe] > 10 * errors[before]
 
 
 @pytest.mark.slow

@@ -45,6 +45,7 @@ LADDER = tuple(
 _CONTEXT, _CHUNKS = 256, 4  # of the text, for sensitivities
 _IMPORTANCE_CHUNKS = 32
 _SAMPLE = 1 << 18  # numbers of a tensor that its errors are taken from
+_ON_GRID = 16  # as little of a type's usual error, and numbers were of that type before
 _KEY = "ggmodel.mixture."
 
 Progress = Callable[[float, str], None]
@@ -285,7 +286,7 @@ def sensitivities(
 
     Args:
         source: an unquantised one.
-        target_bits: the probe is the type next to it.
+        target_bits: the probe is the type next to it; see `probe_of`.
     """
     with load(source, **_how()) as model:
         cut = Chunks.of(model, text, _CONTEXT)
@@ -296,14 +297,31 @@ def sensitivities(
         t = source.tensors[name]
         values = _values(source, name)
         weights = matrix.of(name, t.shape)
-        probe = min(fitting(t), key=lambda d: abs(8 * d.type_size / d.block_size - target_bits))
+        errors = dict(_errors(values, fitting(t), name, weights))
+        probe = probe_of(errors, target_bits)
         rounded = _as_f16(source, {name: _rounded(values, probe, name, weights)})
         with load(SwappedSource(source, rounded, [name]), **_how()) as model:
             scores = [score(r, model, p, cut.first) for r, p in zip(rows, parts, strict=True)]
         loss = float(np.mean([s.divergences.mean() for s in scores]))
-        errors = dict(_errors(values, fitting(t), name, weights))
         scale = loss / errors[probe] if errors[probe] else 0.0
         yield name, [Option(d, nbytes(t, d), e * scale) for d, e in errors.items()]
+
+
+def probe_of(errors: Mapping[DType, float], target_bits: float) -> DType:
+    """The type next to the target whose error tells how sensitive a tensor is: a bit more quarters
+    an error, and types whose grid the numbers are on already, which have almost none, are out.
+
+    Args:
+        errors: by type, see `_errors`.
+    """
+
+    def bits(dtype: DType) -> float:
+        return 8 * dtype.type_size / dtype.block_size
+
+    least = min(errors, key=bits)
+    usual = {d: errors[least] / 4 ** (bits(d) - bits(least)) for d in errors}
+    off_grid = [d for d in errors if errors[d] * _ON_GRID >= usual[d]]
+    return min(off_grid, key=lambda d: abs(bits(d) - target_bits))
 
 
 def _how() -> dict[str, Any]:
