@@ -27,12 +27,16 @@ def folder(tmp_path_factory: Any) -> Path:
 
 
 @contextmanager
-def serving(model: LoadedModel, template: str | None = None, without: str = "") -> Iterator[str]:
+def serving(
+    model: LoadedModel, template: str | None = None, without: str = "", program: str = ""
+) -> Iterator[str]:
     """The address of a server of few endpoints.
 
     Args:
         template: in place of the model's.
         without: the endpoint that it lacks.
+        program: what it calls itself. "llama.cpp" leaves the first token of conversations out, and
+            has no probabilities where the likeliest token is a part of a character.
     """
     tokenizer = model.tokenizer
     assert tokenizer is not None
@@ -45,13 +49,15 @@ def serving(model: LoadedModel, template: str | None = None, without: str = "") 
             return {"tokens": tokenizer.encode(body["content"], add_special=body["add_special"])}
         if path == "/apply-template":
             extra = body.pop("chat_template_kwargs", {})
-            return {"prompt": chat.render(**body, **extra)}
+            text = chat.render(**body, **extra)
+            return {"prompt": text.removeprefix("<s>") if program == "llama.cpp" else text}
         if path == "/v1/completions":
             row = model.logits(body["prompt"])[-1].astype(np.float64)
             row -= np.log(np.exp(row - row.max()).sum()) + row.max()
             top = np.argsort(-row)[: body["logprobs"]]
             each = {tokenizer.decode([int(i)]): float(row[i]) for i in top}
-            return {"choices": [{"logprobs": {"top_logprobs": [each]}}]}
+            part = program == "llama.cpp" and next(iter(each)) == "\ufffd"
+            return {"choices": [{"logprobs": None if part else {"top_logprobs": [each]}}]}
         return None
 
     class Handler(BaseHTTPRequestHandler):
@@ -66,6 +72,9 @@ def serving(model: LoadedModel, template: str | None = None, without: str = "") 
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
+
+        def version_string(self) -> str:
+            return program
 
         def log_message(self, *_: Any) -> None:
             pass
@@ -97,6 +106,25 @@ def test_a_server_with_another_template(folder: Path):
         found = certify_server(url, folder)
     assert [f.part for f in found.faults] == ["template"]
     assert "the tokenizer: the server has no /tokenize" in found.unchecked
+
+
+@pytest.mark.slow
+def test_llama_server(folder: Path):
+    with ggmodel.load(folder) as model, serving(model, program="llama.cpp") as url:
+        found = certify_server(url, folder)
+    assert found.faults == []
+    assert set(found.checked) == {"tokenizer", "template", "behaviour"}
+
+
+@pytest.mark.parametrize("program", ["", "llama.cpp"])
+def test_a_template_without_its_first_token(folder: Path, program: str):
+    with ggmodel.load(folder) as model:
+        template = str(model.source.metadata["tokenizer.chat_template"])
+        other = template.replace("{{ bos_token }}", "") if program == "" else "<s> " + template
+        assert other != template
+        with serving(model, other, "/v1/completions", program) as url:
+            found = certify_server(url, folder)
+    assert [f.part for f in found.faults] == ["template"]
 
 
 def test_addresses(folder: Path):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -36,12 +36,16 @@ class Asked:
 
     Args:
         url: with or without /v1.
+
+    Attributes:
+        program: as its last answer names it; "" before.
     """
 
     def __init__(self, url: str):
         if not url.startswith(("http://", "https://")):
             raise ConfigError(f"{url:.200} is no address; give one such as http://127.0.0.1:8080")
         self.url = url.rstrip("/").removesuffix("/v1")
+        self.program = ""
 
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any] | None:
         """The answer; None if the server has no such endpoint, or refuses the question.
@@ -56,6 +60,7 @@ class Asked:
         request = Request(self.url + path, json.dumps(body).encode(), headers)
         try:
             with urlopen(request, timeout=_SECONDS) as response:
+                self.program = str(response.headers.get("Server", ""))
                 answer = parse_json(read_stream(response, self.url + path, "input_bytes"), self.url)
         except HTTPError as error:
             if error.code in (401, 403):
@@ -154,7 +159,24 @@ def _compare_template(
     except Error:
         found.unchecked.append("the chat template: the server has no /apply-template")
         return
-    compare_rendering(Rendered(server.rendered), Rendered(lambda c: theirs.render(**c)), KEY, found)
+    first = _left_out(server, metadata)
+
+    def rendered(conversation: Mapping[str, Any]) -> str:
+        text = server.rendered(conversation)
+        return first + text if theirs.render(**conversation) == first + text else text
+
+    compare_rendering(Rendered(rendered), Rendered(lambda c: theirs.render(**c)), KEY, found)
+
+
+def _left_out(server: Asked, metadata: Mapping[str, Any]) -> str:
+    """The token that a server leaves out before a conversation: llama-server does that with the
+    first of a text, which its tokenizer adds."""
+    first = metadata.get("tokenizer.ggml.bos_token_id")
+    if server.program != "llama.cpp" or first is None:
+        return ""
+    added = (server.ids("a", True) or [])[:1] == [int(first)]
+    tokens: Sequence[str] = metadata["tokenizer.ggml.tokens"]
+    return tokens[int(first)] if added else ""
 
 
 def _compare_answers(
@@ -166,18 +188,20 @@ def _compare_answers(
 ) -> None:
     """Compares the log-probabilities of the likeliest next tokens."""
     ids = tokenizer.encode(TEXT)[:TOKENS]
-    if server.likeliest(ids) is None:
+    places = [*dict.fromkeys(np.linspace(len(ids) // 4, len(ids) - 1, _PLACES).astype(int))]
+    # llama-server has none for a token that is a part of a character.
+    asked = {at: server.likeliest(ids[: at + 1]) for at in places}
+    answers = {at: top for at, top in asked.items() if top is not None}
+    if 2 * len(answers) < len(places):
         found.unchecked.append("the next tokens: the server's completions have no logprobs")
         return
     with loaded(folder, models) as model:
         rows = model.logits(ids).astype(np.float64)
     rows -= rows.max(1, keepdims=True)
     rows -= np.log(np.exp(rows).sum(1, keepdims=True))
-    places = np.linspace(len(ids) // 4, len(ids) - 1, _PLACES).astype(int)
     errors: list[float] = []
     same = 0
-    for at in dict.fromkeys(places.tolist()):
-        top = server.likeliest(ids[: at + 1]) or {}
+    for at, top in answers.items():
         own = {tokenizer.decode([int(i)]): float(rows[at, i]) for i in np.argsort(-rows[at])[:50]}
         known = {text: value for text, value in top.items() if text in own}
         errors += [abs(value - own[text]) for text, value in known.items()] or [np.inf]
@@ -186,6 +210,6 @@ def _compare_answers(
     found.checked["behaviour"] = f"{len(errors)} log-probabilities of next tokens"
     note = (
         f"log-probabilities are off by {mean:.3g} nats on average; {same} of "
-        f"{len(dict.fromkeys(places.tolist()))} likeliest tokens are the same"
+        f"{len(answers)} likeliest tokens are the same"
     )
     found.add("behaviour", "log-probabilities", "/v1/completions", note, fault=not mean <= _FAR)

@@ -1,0 +1,24 @@
+"""llama.cpp's server on our files, certified: a good one, and one with another template."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from benchmarks.certify_files import write_folder
+
+from ggmodel.convert import convert
+from ggmodel.workbench.certify.server import certify_server
+from tests.peers.built import needs_program, serving
+
+
+@needs_program
+@pytest.mark.parametrize("template", ["", "chatml"])
+def test_a_server(tmp_path: Path, template: str):
+    folder = write_folder(tmp_path / "llama", "llama")
+    convert(folder, tmp_path / "model.gguf", "q8_0")
+    options = ["--jinja", *(("--chat-template", template) if template else ())]
+    with serving(tmp_path / "model.gguf", *options) as address:
+        found = certify_server(address, folder)
+    assert set(found.checked) == {"tokenizer", "template", "behaviour"}
+    assert [f.part for f in found.faults] == (["template"] if template else [])
