@@ -171,8 +171,8 @@ def build_programs(folder: Path, targets: Sequence[str], *, root: Path) -> None:
     """
     requirements.need_compilers()
     (folder / STAMP).unlink(missing_ok=True)
-    # The server's page would be downloaded.
-    unused = ["-DLLAMA_OPENSSL=OFF", "-DLLAMA_USE_PREBUILT_UI=OFF", *_without("EXAMPLES", "TESTS")]
+    # The server's page would be downloaded; ik_llama.cpp's benchmarks are among its examples.
+    unused = ["-DLLAMA_OPENSSL=OFF", "-DLLAMA_USE_PREBUILT_UI=OFF", *_without("TESTS")]
     with _writing(folder), alone(folder):
         _compile(folder, root, [*unused, *_without("APP")], targets, _quiet)
         write_stamp(folder)
