@@ -69,14 +69,28 @@ INLINE vec vec_of_ints(ints x) {
     return _mm256_cvtepi32_ps(x);
 }
 
-INLINE void store_rounded(int32_t * at, vec x) {
-    _mm256_storeu_si256((__m256i *) at, _mm256_cvtps_epi32(x));
-}
-
 #define entries_of(table, numbers) ((bytes16) _mm_shuffle_epi8((__m128i) (table), (__m128i) (numbers)))
 
-INLINE ints bytes_32(const void * at) {
+INLINE ints load_ints(const void * at) {
     return _mm256_loadu_si256((const __m256i *) at);
+}
+
+/* BLOCK values times a factor, as bytes, and the sums of both halves. */
+INLINE void store_rounded(const float * from, vec factor, int8_t * to, int32_t * sums) {
+    const __m256i in_order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    ints four[4];
+    for (int i = 0; i < 4; i++) {
+        four[i] = _mm256_cvtps_epi32(mul_vec(load_vec(from + VEC * i), factor));
+    }
+    ints first = _mm256_packs_epi32(four[0], four[1]), second = _mm256_packs_epi32(four[2], four[3]);
+    ints bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(first, second), in_order);
+    _mm256_storeu_si256((__m256i *) to, bytes);
+    ints pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes);
+    ints parts = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+    parts = _mm256_hadd_epi32(parts, parts);
+    parts = _mm256_hadd_epi32(parts, parts);
+    sums[0] = _mm256_extract_epi32(parts, 0);
+    sums[1] = _mm256_extract_epi32(parts, 4);
 }
 
 #include "plain.h"
@@ -95,99 +109,74 @@ INLINE ints pairs_of(ints weights, ints x, enum kind kind) {
     return _mm256_maddubs_epi16(weights, x);
 }
 
-INLINE ints fours_of_pairs(ints pairs) {
-    return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+/* Groups of four values whose sums of two products 16 bits hold: 32 of the smallest bytes, two of the largest. */
+INLINE int together_of(const struct type * type) {
+    return type->most < 16 ? 8 : type->most < 32 ? 4 : type->most < 64 ? 2 : 1;
+}
+
+/* The products of group g of four values, of TILE rows and n columns, added to sums if `more`. */
+INLINE void products_of(const struct rows * w, const struct columns * x, int g, int first, int n, enum kind kind,
+                        bool more, ints (*to)[VECS]) {
+    ints weights[VECS] = {load_ints(w->values[g]), load_ints(w->values[g][8])};
+    for (int j = 0; j < n; j++) {
+        ints four = ints_of((int) word_of((const uint8_t *) x->values[first + j] + 4 * g));
+        for (int v = 0; v < VECS; v++) {
+            if (kind == DOT) {
+                to[j][v] = dot(to[j][v], weights[v], four);
+            } else {
+                ints pairs = pairs_of(weights[v], four, kind);
+                to[j][v] = more ? _mm256_add_epi16(to[j][v], pairs) : pairs;
+            }
+        }
+    }
 }
 
 /* Adds the products of groups of four values, from `begin` to `end`, of TILE rows and n columns. */
 INLINE void exact_sums(const struct rows * w, const struct columns * x, int begin, int end, int first, int n,
-                       enum kind kind, ints (*to)[VECS]) {
-    int together = kind == SMALL ? 4 : 1;
-    for (int g = begin; g < end; g += together) {
-        ints pairs[PLAIN_STEP][VECS];
-        for (int i = 0; i < together; i++) {
-            ints weights[VECS] = {bytes_32(w->values[g + i]), bytes_32(w->values[g + i][8])};
-            for (int j = 0; j < n; j++) {
-                ints four = ints_of((int) word_of((const uint8_t *) x->values[first + j] + 4 * (g + i)));
-                for (int v = 0; v < VECS; v++) {
-                    if (kind == DOT) {
-                        to[j][v] = dot(to[j][v], weights[v], four);
-                    } else {
-                        ints more = pairs_of(weights[v], four, kind);
-                        pairs[j][v] = i ? _mm256_add_epi16(pairs[j][v], more) : more;
-                    }
-                }
-            }
-        }
-        for (int j = 0; j < n && kind != DOT; j++) {
-            for (int v = 0; v < VECS; v++) {
-                to[j][v] = _mm256_add_epi32(to[j][v], fours_of_pairs(pairs[j][v]));
-            }
-        }
-    }
-}
-
-/* The exact sums of a quad's parts: of four blocks, or of their eight halves. */
-INLINE void exact_parts(const uint8_t * weights, const int8_t * x, int zero, enum kind kind, bool halves,
-                        int32_t * to) {
-    ints fours[4];
-    for (int i = 0; i < 4; i++) {
-        ints row = bytes_32(weights + BLOCK * i), column = bytes_32(x + BLOCK * i);
+                       const struct type * type, enum kind kind, ints (*to)[VECS]) {
+    int together = kind == BYTES ? together_of(type) : 1;
+    const ints ones = _mm256_set1_epi16(1);
+    for (int g = begin; g < end;) {
         if (kind == DOT) {
-            fours[i] = dot(ints_of(0), row, column);
-        } else {
-            row = kind == SIGNED ? _mm256_sub_epi8(row, _mm256_set1_epi8((char) zero)) : row;
-            fours[i] = fours_of_pairs(pairs_of(row, column, kind));
+            products_of(w, x, g++, first, n, kind, true, to);
+            continue;
         }
-    }
-    /* The first halves' sums of all four blocks, then the second ones'. */
-    ints sums = _mm256_hadd_epi32(_mm256_hadd_epi32(fours[0], fours[1]), _mm256_hadd_epi32(fours[2], fours[3]));
-    __m128i first = _mm256_castsi256_si128(sums), second = _mm256_extracti128_si256(sums, 1);
-    if (halves) {
-        _mm_storeu_si128((__m128i *) to, _mm_unpacklo_epi32(first, second));
-        _mm_storeu_si128((__m128i *) (to + 4), _mm_unpackhi_epi32(first, second));
-    } else {
-        _mm_storeu_si128((__m128i *) to, _mm_add_epi32(first, second));
+        ints pairs[PLAIN_STEP][VECS];
+        int stop = g + together < end ? g + together : end;
+        products_of(w, x, g++, first, n, kind, false, pairs);
+#pragma GCC unroll 7
+        for (; g < stop; g++) {
+            products_of(w, x, g, first, n, kind, true, pairs);
+        }
+        for (int j = 0; j < n; j++) {
+            for (int v = 0; v < VECS; v++) {
+                to[j][v] = _mm256_add_epi32(to[j][v], _mm256_madd_epi16(pairs[j][v], ones));
+            }
+        }
     }
 }
 
 #include "plain_kernels.h"
 #include "floats.h"
 
-PLAIN_KERNELS(small, SMALL)
-PLAIN_KERNELS(large, BYTES)
+PLAIN_KERNELS(pairs, BYTES)
 PLAIN_KERNELS(signed, SIGNED)
 PLAIN_KERNELS(dot, DOT)
 
-/* 16 bits hold four sums of two products of small bytes, one of larger ones, none of the largest. */
-static enum kind kind_of(const struct type * type) {
-    return type->most < 32 ? SMALL : type->most < 128 ? BYTES : SIGNED;
+static bool needs_signs(const struct type * type) {
+    return type->most > 127;
 }
 
 static kernel * kernel_of(const struct type * type, bool tiled) {
     (void) tiled;
-    static kernel * const kernels[3][2][2] = {KERNELS_OF(small), KERNELS_OF(large), KERNELS_OF(signed)};
-    return kernels[kind_of(type)][type->halves][type->minima];
-}
-
-static few_kernel * few_kernel_of(const struct type * type) {
-    static few_kernel * const kernels[3][2] = {ROWS_OF(small), ROWS_OF(large), ROWS_OF(signed)};
-    return kernels[kind_of(type)][type->halves];
+    static kernel * const kernels[2][2][2] = {KERNELS_OF(pairs), KERNELS_OF(signed)};
+    return kernels[needs_signs(type)][type->halves][type->minima];
 }
 
 static kernel * dot_kernel_of(const struct type * type, bool tiled) {
     (void) tiled;
     static kernel * const kernels[2][2] = KERNELS_OF(dot);
     return kernels[type->halves][type->minima];
-}
-
-static few_kernel * few_dot_kernel_of(const struct type * type) {
-    static few_kernel * const kernels[2] = ROWS_OF(dot);
-    return kernels[type->halves];
-}
-
-static bool needs_signs(const struct type * type) {
-    return kind_of(type) == SIGNED;
 }
 
 static bool needs_none(const struct type * type) {
@@ -202,7 +191,6 @@ HIDDEN const struct family ggmodel_by_avx2 = {
     .signs = needs_signs,
     .interleave = interleave,
     .kernel_of = kernel_of,
-    .few_kernel_of = few_kernel_of,
     .quantize_column = quantize_column,
     .multiply_floats = multiply_floats,
 };
@@ -214,7 +202,6 @@ HIDDEN const struct family ggmodel_by_avx_vnni = {
     .signs = needs_none,
     .interleave = interleave,
     .kernel_of = dot_kernel_of,
-    .few_kernel_of = few_dot_kernel_of,
     .quantize_column = quantize_column,
     .multiply_floats = multiply_floats,
 };

@@ -103,16 +103,16 @@ INLINE void multiply_n(const struct rows * w, const struct columns * x, int bloc
 
 #define KERNEL(name, halves, minima)                                                                    \
     TARGET static void name(const struct rows * w, const struct columns * x, int blocks, int first, int n, \
-                          int zero, int rows, float * const * to, bool more) {                              \
+                          const struct type * type, int rows, float * const * to, bool more) {          \
         switch (n) {                                                                                    \
-            case 1: multiply_n(w, x, blocks, first, 1, zero, halves, minima, rows, to, more); break;          \
-            case 2: multiply_n(w, x, blocks, first, 2, zero, halves, minima, rows, to, more); break;          \
-            case 3: multiply_n(w, x, blocks, first, 3, zero, halves, minima, rows, to, more); break;          \
-            case 4: multiply_n(w, x, blocks, first, 4, zero, halves, minima, rows, to, more); break;          \
-            case 5: multiply_n(w, x, blocks, first, 5, zero, halves, minima, rows, to, more); break;          \
-            case 6: multiply_n(w, x, blocks, first, 6, zero, halves, minima, rows, to, more); break;          \
-            case 7: multiply_n(w, x, blocks, first, 7, zero, halves, minima, rows, to, more); break;          \
-            default: multiply_n(w, x, blocks, first, 8, zero, halves, minima, rows, to, more);                \
+            case 1: multiply_n(w, x, blocks, first, 1, type->zero, halves, minima, rows, to, more); break; \
+            case 2: multiply_n(w, x, blocks, first, 2, type->zero, halves, minima, rows, to, more); break; \
+            case 3: multiply_n(w, x, blocks, first, 3, type->zero, halves, minima, rows, to, more); break; \
+            case 4: multiply_n(w, x, blocks, first, 4, type->zero, halves, minima, rows, to, more); break; \
+            case 5: multiply_n(w, x, blocks, first, 5, type->zero, halves, minima, rows, to, more); break; \
+            case 6: multiply_n(w, x, blocks, first, 6, type->zero, halves, minima, rows, to, more); break; \
+            case 7: multiply_n(w, x, blocks, first, 7, type->zero, halves, minima, rows, to, more); break; \
+            default: multiply_n(w, x, blocks, first, 8, type->zero, halves, minima, rows, to, more);      \
         }                                                                                               \
     }
 
@@ -184,7 +184,7 @@ INLINE void multiply_by_tiles(const struct rows * w, const struct columns * x, i
 
 #define BY_TILES(name, halves, minima)                                                                  \
     TARGET static void name(const struct rows * w, const struct columns * x, int blocks, int first, int n, \
-                          int zero, int rows, float * const * to, bool more) {                             \
+                          const struct type * type, int rows, float * const * to, bool more) {          \
         multiply_by_tiles(w, x, blocks, n, halves, minima, rows, to, more);                             \
     }
 

@@ -68,8 +68,18 @@ INLINE vec vec_of_ints(ints x) {
     return vcvtq_f32_s32(x);
 }
 
-INLINE void store_rounded(int32_t * at, vec x) {
-    vst1q_s32(at, vcvtnq_s32_f32(x));
+/* BLOCK values times a factor, as bytes, and the sums of both halves. */
+INLINE void store_rounded(const float * from, vec factor, int8_t * to, int32_t * sums) {
+    for (int h = 0; h < 2; h++, from += 16, to += 16) {
+        int16x4_t four[4];
+        for (int i = 0; i < 4; i++) {
+            four[i] = vqmovn_s32(vcvtnq_s32_f32(mul_vec(load_vec(from + VEC * i), factor)));
+        }
+        int8x8_t first = vqmovn_s16(vcombine_s16(four[0], four[1]));
+        int8x16_t bytes = vcombine_s8(first, vqmovn_s16(vcombine_s16(four[2], four[3])));
+        vst1q_s8(to, bytes);
+        sums[h] = vaddlvq_s8(bytes);
+    }
 }
 
 #define entries_of(table, numbers) ((bytes16) vqtbl1q_u8((uint8x16_t) (table), (uint8x16_t) (numbers)))
@@ -78,8 +88,8 @@ INLINE void store_rounded(int32_t * at, vec x) {
 
 /* Adds the products of groups of four values, from `begin` to `end`, of TILE rows and n columns. */
 INLINE void exact_sums(const struct rows * w, const struct columns * x, int begin, int end, int first, int n,
-                       enum kind kind, ints (*to)[VECS]) {
-    (void) kind;
+                       const struct type * type, enum kind kind, ints (*to)[VECS]) {
+    (void) type, (void) kind;
     for (int g = begin; g < end; g++) {
         int8x16_t weights[VECS];
         for (int v = 0; v < VECS; v++) {
@@ -95,25 +105,6 @@ INLINE void exact_sums(const struct rows * w, const struct columns * x, int begi
     }
 }
 
-/* The exact sums of a quad's parts: of four blocks, or of their eight halves. */
-INLINE void exact_parts(const uint8_t * weights, const int8_t * x, int zero, enum kind kind, bool halves,
-                        int32_t * to) {
-    (void) kind;
-    ints fours[8];
-    for (int i = 0; i < 8; i++) {
-        uint8x16_t row = vsubq_u8(vld1q_u8(weights + 16 * i), vdupq_n_u8((uint8_t) zero));
-        fours[i] = vdotq_s32(vdupq_n_s32(0), vreinterpretq_s8_u8(row), vld1q_s8(x + 16 * i));
-    }
-    ints first = vpaddq_s32(vpaddq_s32(fours[0], fours[1]), vpaddq_s32(fours[2], fours[3]));
-    ints second = vpaddq_s32(vpaddq_s32(fours[4], fours[5]), vpaddq_s32(fours[6], fours[7]));
-    if (halves) {
-        vst1q_s32(to, first);
-        vst1q_s32(to + 4, second);
-    } else {
-        vst1q_s32(to, vpaddq_s32(first, second));
-    }
-}
-
 #include "plain_kernels.h"
 #include "floats.h"
 
@@ -123,11 +114,6 @@ static kernel * kernel_of(const struct type * type, bool tiled) {
     (void) tiled;
     static kernel * const kernels[2][2] = KERNELS_OF(dot);
     return kernels[type->halves][type->minima];
-}
-
-static few_kernel * few_kernel_of(const struct type * type) {
-    static few_kernel * const kernels[2] = ROWS_OF(dot);
-    return kernels[type->halves];
 }
 
 static bool needs_signs(const struct type * type) {
@@ -142,7 +128,6 @@ HIDDEN const struct family ggmodel_by_neon = {
     .signs = needs_signs,
     .interleave = interleave,
     .kernel_of = kernel_of,
-    .few_kernel_of = few_kernel_of,
     .quantize_column = quantize_column,
     .multiply_floats = multiply_floats,
 };

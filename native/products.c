@@ -112,7 +112,7 @@ static bool multiply_few(const struct ggml_tensor * w, const uint8_t * data, con
 /* `to` F32 [m, …], of one matrix of weights and the groups of columns from `first` to `last`. */
 static void multiply_matrix(const struct ggml_tensor * w, const uint8_t * data, const struct columns * x,
                             const int32_t * order, int first, int last, int n, float * to, struct share s) {
-    if (last - first == 1 && multiply_few(w, data, x, order, first, n, to, s)) {
+    if (last - first == 1 && ggmodel_family->few_kernel_of && multiply_few(w, data, x, order, first, n, to, s)) {
         return;
     }
     const struct type * type = ggmodel_type_of(w->type);
@@ -121,8 +121,9 @@ static void multiply_matrix(const struct ggml_tensor * w, const uint8_t * data, 
     kernel * run = ggmodel_family->kernel_of(type, tiled);
     int step = tiled ? GROUP : ggmodel_family->step, m = (int) w->ne[1], all = (int) w->ne[0] / BLOCK;
     int tiles = (m + TILE - 1) / TILE, end = part_of(tiles, s.ith + 1, s.nth);
-    for (int tile = part_of(tiles, s.ith, s.nth); tile < end; tile += ROWS / TILE) {
-        int some = end - tile < ROWS / TILE ? end - tile : ROWS / TILE;
+    int most = last - first == 1 ? 1 : ROWS / TILE; /* read once, and near */
+    for (int tile = part_of(tiles, s.ith, s.nth); tile < end; tile += most) {
+        int some = end - tile < most ? end - tile : most;
         for (int begin = 0; begin < all; begin += BLOCKS) {
             int blocks = all - begin < BLOCKS ? all - begin : BLOCKS;
             for (int t = 0; t < some; t++) {
@@ -140,7 +141,7 @@ static void multiply_matrix(const struct ggml_tensor * w, const uint8_t * data, 
                             at[i] = to + (size_t) numbers[j + i] * m + row;
                         }
                         const struct columns * these = x + (size_t) group * all + begin;
-                        run(s.panel + t * BLOCKS, these, blocks, j, few, type->zero, left < TILE ? left : TILE, at,
+                        run(s.panel + t * BLOCKS, these, blocks, j, few, type, left < TILE ? left : TILE, at,
                             begin > 0);
                     }
                 }

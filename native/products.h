@@ -92,8 +92,8 @@ struct floats {
 typedef void unpacker(const uint8_t * restrict from, int quads, struct line * restrict to);
 
 /* `rows` of at most TILE times n columns of a group, from column `first`; `to` has where each column's begin. */
-typedef void kernel(const struct rows * w, const struct columns * x, int blocks, int first, int n, int zero, int rows,
-                    float * const * to, bool more);
+typedef void kernel(const struct rows * w, const struct columns * x, int blocks, int first, int n,
+                    const struct type * type, int rows, float * const * to, bool more);
 
 /* `rows` of at most TILE rows times n columns; `to` has where each column's begin. */
 typedef void few_kernel(const struct ggml_tensor * w, const struct type * type, const uint8_t * data, int rows,
@@ -115,7 +115,7 @@ struct family {
     /* TILE lines as `blocks` blocks of rows. */
     void (*interleave)(const struct line * lines, int blocks, bool signs, const struct type * type, struct rows * to);
     kernel * (*kernel_of)(const struct type * type, bool tiled);
-    few_kernel * (*few_kernel_of)(const struct type * type);
+    few_kernel * (*few_kernel_of)(const struct type * type); /* NULL where panels serve few columns, too */
     /* `count` blocks of column j, with one scale: as ggml quantises them for dot products with weights of
        blocks of 32 values (Q8_0 and Q8_1, whose scales and sums are F16) and of 256 (Q8_K). */
     void (*quantize_column)(const float * from, int count, int j, struct columns * to);
