@@ -106,7 +106,11 @@ NOTES: dict[str, list[str]] = {
     ],
     **{
         f"{name}/{case}": [f"{REFUSES}it has no architecture {name!r}"]
-        for name, kinds in (("bart", ("published", "scaled")), ("marian", ("published", "plain")))
+        for name, kinds in (
+            ("bart", ("published", "scaled")),
+            ("marian", ("published", "plain")),
+            ("moonshine", ("published", "odd")),
+        )
         for case in kinds
     },
     "gpt2/untied": [f"{DIFFERS}hidden_activation is relu, and it computes with gelu_fast"],

@@ -60,6 +60,7 @@ LIMITS = {
     "mistral3": 255,
     "mllama": 240,
     "modern_bert": 70,
+    "moonshine": 150,  # an encoder of samples
     "mpnet": 45,
     "mpt": 50,
     "nemotron": 25,

@@ -133,7 +133,7 @@ def golden(
 def _within(name: str, layers: int) -> bool:
     """Whether a tensor is none of later text layers."""
     parts = name.split(".")
-    tower = any(word in name for word in ("visual", "vision", "audio"))
+    tower = any(word in name for word in ("visual", "vision", "audio", ".encoder."))
     return tower or "layers" not in parts or int(parts[parts.index("layers") + 1]) < layers
 
 
@@ -254,6 +254,12 @@ SUBJECTS = {
         golden("whisper", "published", "decoder_layers"),
         sound,
         shifted=None,  # positions are learned
+        options={"context_length": 64},
+        most=1,
+    ),
+    "moonshine": Subject(
+        golden("moonshine", "published", "decoder_num_hidden_layers"),
+        lambda n: sound(n, 1500 * (n % 3) + 1000),
         options={"context_length": 64},
         most=1,
     ),

@@ -28,6 +28,7 @@ UNKNOWN = {
     "marian",
     "mistral",
     "mllama",
+    "moonshine",
     "mpnet",
     "olmo_hybrid",
     "qwen2audio",

@@ -1,0 +1,5 @@
+"""Moonshine."""
+
+from .model import Moonshine
+
+__all__ = ["Moonshine"]
