@@ -15,8 +15,8 @@ STEPS = ((127, 64), (7, 3), (3, 2))
 
 
 def _heads(hf: Mapping[str, Any]) -> int:
-    """Of the decoder, too: transformers makes it with the encoder's number (modeling_moonshine,
-    MoonshineAttention), and reads queries by the number of keys."""
+    """The encoder's heads, with which transformers makes the decoder, too (modeling_moonshine,
+    MoonshineAttention); it reads queries by the number of keys."""
     return hf.get("encoder_num_attention_heads", 8)
 
 
