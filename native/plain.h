@@ -56,7 +56,6 @@ INLINE void interleave_parts(const float * from, int blocks, int each, float (*t
 /* TILE lines as `blocks` blocks of rows; with a sign if `signs`. */
 TARGET static void interleave(const struct line * lines, int blocks, bool signs, const struct type * type,
                               struct rows * to) {
-    typedef uint8_t bytes32 __attribute__((vector_size(32)));
     uint8_t less = signs ? (uint8_t) type->zero : 0;
     for (int b = 0; b < blocks; b++) {
         for (int r = 0; r < TILE; r += 8) {

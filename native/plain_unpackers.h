@@ -1,4 +1,4 @@
-/* Unpackers in the compilers' own vectors, of 16 bytes: values in their order. A family brings the look-up in a
+/* Unpackers in the compilers' own vectors, of 16 and 32 bytes: values in their order. A family brings the look-up in a
    table. */
 
 #define EACH_BLOCK(bytes) for (int b = 0; b < 4 * quads; b++, from += bytes, values += BLOCK)
@@ -9,6 +9,8 @@
 typedef uint8_t  bytes16 __attribute__((vector_size(16)));
 typedef uint16_t shorts8 __attribute__((vector_size(16)));
 typedef uint64_t longs2 __attribute__((vector_size(16)));
+typedef uint8_t  bytes32 __attribute__((vector_size(BLOCK)));
+typedef uint16_t shorts16 __attribute__((vector_size(BLOCK)));
 
 INLINE bytes16 load_16(const uint8_t * at) {
     bytes16 x;
@@ -18,6 +20,21 @@ INLINE bytes16 load_16(const uint8_t * at) {
 
 INLINE void store_16(uint8_t * at, bytes16 x) {
     memcpy(at, &x, 16);
+}
+
+INLINE bytes32 load_block(const uint8_t * at) {
+    bytes32 x;
+    memcpy(&x, at, BLOCK);
+    return x;
+}
+
+INLINE void store_block(uint8_t * at, bytes32 x) {
+    memcpy(at, &x, BLOCK);
+}
+
+/* Some bits of each of BLOCK bytes. */
+INLINE bytes32 bits_of_block(bytes32 x, int from, uint8_t mask) {
+    return (bytes32) ((shorts16) x >> from) & mask;
 }
 
 /* Some bits of each byte. */
@@ -33,12 +50,17 @@ INLINE bytes16 mask_of(unsigned bits) {
     return (bytes16) ((all & each) == each);
 }
 
-INLINE void nibbles_of(const uint8_t * from, int count, uint8_t * low, uint8_t * high) {
-    for (int i = 0; i < count; i += 16) {
-        bytes16 x = load_16(from + i);
-        store_16(low + i, x & 15);
-        store_16(high + i, bits_of(x, 4, 15));
-    }
+INLINE void nibbles_of(const uint8_t * from, uint8_t * values) {
+    bytes16 x = load_16(from);
+    store_16(values, x & 15);
+    store_16(values + 16, bits_of(x, 4, 15));
+}
+
+/* Nibbles of BLOCK bytes, the higher ones from `high`. */
+INLINE void nibbles_of_block(const uint8_t * from, uint8_t * low, uint8_t * high) {
+    bytes32 x = load_block(from);
+    store_block(low, x & 15);
+    store_block(high, bits_of_block(x, 4, 15));
 }
 
 /* Entries of a table instead of their numbers. */
@@ -49,12 +71,10 @@ INLINE void look_up(const uint8_t * table, int count, uint8_t * values) {
     }
 }
 
-/* Adds a bit of each of 32 bytes, as 1 << up. */
+/* Adds a bit of each of BLOCK bytes, as 1 << up. */
 INLINE void add_bits(const uint8_t * from, int bit, int up, uint8_t * values) {
-    for (int i = 0; i < BLOCK; i += 16) {
-        bytes16 more = (bytes16) ((shorts8) bits_of(load_16(from + i), bit, 1) << up);
-        store_16(values + i, load_16(values + i) + more);
-    }
+    bytes32 more = (bytes32) ((shorts16) bits_of_block(load_block(from), bit, 1) << up);
+    store_block(values, load_block(values) + more);
 }
 
 /* Adds each of 32 bits, as `more`. */
@@ -64,13 +84,11 @@ INLINE void add_mask(uint32_t bits, uint8_t more, uint8_t * values) {
     }
 }
 
-/* Two bits of 32 bytes each, for four blocks. */
+/* Two bits of BLOCK bytes each, for four blocks. */
 INLINE void twos_of(const uint8_t * from, uint8_t * values) {
-    for (int i = 0; i < BLOCK; i += 16) {
-        bytes16 x = load_16(from + i);
-        for (int s = 0; s < 4; s++) {
-            store_16(values + BLOCK * s + i, bits_of(x, 2 * s, 3));
-        }
+    bytes32 x = load_block(from);
+    for (int s = 0; s < 4; s++) {
+        store_block(values + BLOCK * s, bits_of_block(x, 2 * s, 3));
     }
 }
 
@@ -84,8 +102,7 @@ UNPACKER(unpack_q8_0) {
     uint8_t * values = to->values;
     EACH_BLOCK(34) {
         to->scale[b] = half(from);
-        store_16(values, load_16(from + 2) ^ 128);
-        store_16(values + 16, load_16(from + 18) ^ 128);
+        store_block(values, load_block(from + 2) ^ 128);
     }
 }
 
@@ -93,7 +110,7 @@ UNPACKER(unpack_q4_0) {
     uint8_t * values = to->values;
     EACH_BLOCK(18) {
         to->scale[b] = half(from);
-        nibbles_of(from + 2, 16, values, values + 16);
+        nibbles_of(from + 2, values);
     }
 }
 
@@ -102,7 +119,7 @@ UNPACKER(unpack_q4_1) {
     EACH_BLOCK(20) {
         to->scale[b] = half(from);
         to->minimum[b] = 0 - half(from + 2);
-        nibbles_of(from + 4, 16, values, values + 16);
+        nibbles_of(from + 4, values);
     }
 }
 
@@ -110,7 +127,7 @@ UNPACKER(unpack_q5_0) {
     uint8_t * values = to->values;
     EACH_BLOCK(22) {
         to->scale[b] = half(from);
-        nibbles_of(from + 6, 16, values, values + 16);
+        nibbles_of(from + 6, values);
         add_mask(word_of(from + 2), 16, values);
     }
 }
@@ -120,21 +137,30 @@ UNPACKER(unpack_q5_1) {
     EACH_BLOCK(24) {
         to->scale[b] = half(from);
         to->minimum[b] = 0 - half(from + 2);
-        nibbles_of(from + 8, 16, values, values + 16);
+        nibbles_of(from + 8, values);
         add_mask(word_of(from + 4), 16, values);
     }
 }
 
-/* The scales and minima of 256 values of Q4_K and Q5_K. */
+/* Eight bytes as floats, times a factor. */
+INLINE void store_scales(uint64_t bytes, float factor, float * to) {
+    typedef uint8_t bytes8 __attribute__((vector_size(8)));
+    typedef int32_t ints8 __attribute__((vector_size(32)));
+    typedef float floats8 __attribute__((vector_size(32)));
+    bytes8 eight;
+    memcpy(&eight, &bytes, 8);
+    floats8 scales = __builtin_convertvector(__builtin_convertvector(eight, ints8), floats8) * factor;
+    memcpy(to, &scales, sizeof(scales));
+}
+
+/* The scales and minima of 256 values of Q4_K and Q5_K: six bits each, of which the second four's upper two lie above
+   the first four's. */
 INLINE void scales_of_k(const uint8_t * from, float * scale, float * minimum) {
-    const uint8_t * s = from + 4;
-    float d = half(from), least = half(from + 2);
-    for (int i = 0; i < 8; i++) {
-        int first = i < 4 ? s[i] & 63 : (s[i + 4] & 15) | s[i - 4] >> 6 << 4;
-        int second = i < 4 ? s[i + 4] & 63 : s[i + 4] >> 4 | s[i] >> 6 << 4;
-        scale[i] = (float) first * d;
-        minimum[i] = (float) second * least;
-    }
+    uint64_t first = word_of(from + 4), second = word_of(from + 8), last = word_of(from + 12);
+    uint64_t scales = (last & 0x0f0f0f0f) | (first >> 2 & 0x30303030);
+    uint64_t minima = (last >> 4 & 0x0f0f0f0f) | (second >> 2 & 0x30303030);
+    store_scales(scales << 32 | (first & 0x3f3f3f3f), half(from), scale);
+    store_scales(minima << 32 | (second & 0x3f3f3f3f), half(from + 2), minimum);
 }
 
 UNPACKER(unpack_q4_k) {
@@ -142,7 +168,7 @@ UNPACKER(unpack_q4_k) {
     EACH_256(144) {
         scales_of_k(from, to->scale + 8 * b, to->minimum + 8 * b);
         for (int i = 0; i < 4; i++) {
-            nibbles_of(from + 16 + BLOCK * i, BLOCK, values + 64 * i, values + 64 * i + BLOCK);
+            nibbles_of_block(from + 16 + BLOCK * i, values + 64 * i, values + 64 * i + BLOCK);
         }
     }
 }
@@ -152,7 +178,7 @@ UNPACKER(unpack_q5_k) {
     EACH_256(176) {
         scales_of_k(from, to->scale + 8 * b, to->minimum + 8 * b);
         for (int i = 0; i < 4; i++) {
-            nibbles_of(from + 48 + BLOCK * i, BLOCK, values + 64 * i, values + 64 * i + BLOCK);
+            nibbles_of_block(from + 48 + BLOCK * i, values + 64 * i, values + 64 * i + BLOCK);
         }
         for (int i = 0; i < 8; i++) {
             add_bits(from + 16, i, 4, values + BLOCK * i);
@@ -168,11 +194,11 @@ UNPACKER(unpack_q6_k) {
             to->scale[16 * b + i] = (float) (int8_t) from[192 + i] * d;
         }
         for (int i = 0; i < 2; i++) {
-            uint8_t twos[4 * BLOCK], * at = values + 128 * i;
-            twos_of(from + 128 + BLOCK * i, twos);
-            nibbles_of(from + 64 * i, 2 * BLOCK, at, at + 2 * BLOCK);
-            for (int j = 0; j < 4 * BLOCK; j += 16) {
-                store_16(at + j, load_16(at + j) | (bytes16) ((shorts8) load_16(twos + j) << 4));
+            bytes32 twos = load_block(from + 128 + BLOCK * i);
+            for (int j = 0; j < 4; j++) {
+                bytes32 four = bits_of_block(load_block(from + 64 * i + BLOCK * (j % 2)), j / 2 * 4, 15);
+                bytes32 high = (bytes32) ((shorts16) bits_of_block(twos, 2 * j, 3) << 4);
+                store_block(values + 128 * i + BLOCK * j, four | high);
             }
         }
     }
@@ -221,7 +247,7 @@ UNPACKER(unpack_iq4_xs) {
         for (int i = 0; i < 8; i++) {
             int six = (from[4 + i / 2] >> (4 * (i % 2)) & 15) | (high >> (2 * i) & 3) << 4;
             to->scale[8 * b + i] = (float) (six - 32) * d;
-            nibbles_of(from + 8 + 16 * i, 16, values + BLOCK * i, values + BLOCK * i + 16);
+            nibbles_of(from + 8 + 16 * i, values + BLOCK * i);
         }
     }
     look_up(nonlinear, QUAD * quads, to->values);
@@ -231,7 +257,7 @@ UNPACKER(unpack_mxfp4) {
     uint8_t * values = to->values;
     EACH_BLOCK(17) {
         to->scale[b] = half_of_power(from[0]);
-        nibbles_of(from + 1, 16, values, values + 16);
+        nibbles_of(from + 1, values);
     }
     look_up(doubled, QUAD * quads, to->values);
 }
