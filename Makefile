@@ -147,8 +147,9 @@ test-ray: $(RAY)/installed  ## serve and answer files of requests on a cluster o
 test-lm-eval: $(VENV)/developer $(LM_EVAL)/installed  ## have lm-eval score a model, served and in its own process
 	@LM_EVAL="$(CURDIR)/$(LM_EVAL)/bin/lm-eval" $(BIN)/python -m pytest tests/evaluations
 
-test-port: $(VENV)/developer $(REFERENCE)/installed  ## write the model files of three classes of transformers, and compare them
+test-port: $(VENV)/developer $(REFERENCE)/installed  ## write the model files of three classes of transformers, and compare them; ids of random texts, too
 	@$(BIN)/python -m pytest tests/workbench/test_port.py
+	@$(REFERENCE)/bin/python -m tests.tokenizer.random_texts --count 50
 
 # make test-vulkan [VULKAN=FOLDER]: of newer headers than the system's, as FOLDER/usr/include/vulkan.
 # Root gets packages that are missing on Debian; tools/vulkan.sh says more. The device compiles each

@@ -301,7 +301,8 @@ class Peer(Side):
         return [str(self.folder / name), *common, *options]
 
     def speeds(self, file: Path, prompt: int, tokens: int, depth: int) -> dict[str, float]:
-        numbers = ("-p", str(prompt), "-n", str(tokens), "-d", str(depth))
+        numbers = ["-p", str(prompt), "-n", str(tokens)]
+        numbers += ["-d", str(depth)] if depth else []  # ik_llama.cpp knows no depth
         ran = self.run(
             self._program("llama-bench", file, *numbers, "-ub", "512", "-r", "1", "-o", "json")
         )

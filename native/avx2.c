@@ -186,7 +186,6 @@ static bool needs_none(const struct type * type) {
 
 HIDDEN const struct family ggmodel_by_avx2 = {
     .unpackers = unpackers,
-    .in_order = true,
     .step = PLAIN_STEP,
     .signs = needs_signs,
     .interleave = interleave,
@@ -197,7 +196,6 @@ HIDDEN const struct family ggmodel_by_avx2 = {
 
 HIDDEN const struct family ggmodel_by_avx_vnni = {
     .unpackers = unpackers,
-    .in_order = true,
     .step = PLAIN_STEP,
     .signs = needs_none,
     .interleave = interleave,

@@ -123,7 +123,6 @@ static bool needs_signs(const struct type * type) {
 
 HIDDEN const struct family ggmodel_by_neon = {
     .unpackers = unpackers,
-    .in_order = true,
     .step = PLAIN_STEP,
     .signs = needs_signs,
     .interleave = interleave,

@@ -68,13 +68,12 @@ static void unpack_rows(const struct ggml_tensor * w, const struct type * type, 
 static void stretch_column(const struct columns * x, int blocks, int j, const struct type * type,
                            struct stretch * to) {
     int each = type->halves ? 2 : 1;
-    enum order order = ggmodel_family->in_order ? IN_ORDER : type->order;
     memset(to, 0, (blocks * BLOCK + LINE - 1) / LINE * sizeof(*to));
     for (int b = 0; b < blocks; b++) {
         struct stretch * s = to + b / (LINE / BLOCK);
         for (int h = 0; h < 2; h++) {
             int p = b % (LINE / BLOCK) * each + h * (each - 1);
-            memcpy(s->values + place_of(order, b % (LINE / BLOCK), h), x[b].values[j] + 16 * h, 16);
+            memcpy(s->values + place_of(type->order, b % (LINE / BLOCK), h), x[b].values[j] + 16 * h, 16);
             s->scale[p] = x[b].scale[j];
             s->start[p] += type->zero * x[b].start[h][j];
             s->sum[p] += x[b].sum[h][j];
@@ -121,7 +120,8 @@ static void multiply_matrix(const struct ggml_tensor * w, const uint8_t * data, 
     kernel * run = ggmodel_family->kernel_of(type, tiled);
     int step = tiled ? GROUP : ggmodel_family->step, m = (int) w->ne[1], all = (int) w->ne[0] / BLOCK;
     int tiles = (m + TILE - 1) / TILE, end = part_of(tiles, s.ith + 1, s.nth);
-    int most = last - first == 1 ? 1 : ROWS / TILE; /* read once, and near */
+    /* One group of columns reads a panel once: it stays in the nearest cache if it is small. */
+    int most = last - first == 1 && !ggmodel_family->few_kernel_of ? 1 : ROWS / TILE;
     for (int tile = part_of(tiles, s.ith, s.nth); tile < end; tile += most) {
         int some = end - tile < most ? end - tile : most;
         for (int begin = 0; begin < all; begin += BLOCKS) {

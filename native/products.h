@@ -68,7 +68,7 @@ enum order {
 
 struct type {
     int number;          /* an enum ggml_type */
-    enum order order;    /* of a family that likes it */
+    enum order order;    /* of AVX-512; all others leave values in order */
     int zero;            /* 0 where there are minima */
     int most;            /* the largest byte */
     bool halves, minima; /* a scale for 16 values; minima */
@@ -108,7 +108,6 @@ struct tile_shapes {
 
 struct family {
     unpacker * const * unpackers; /* by a type's number */
-    bool in_order;                /* lines are, of all types */
     int step;                     /* columns of a kernel, without tiles */
     /* Whether other kernels want bytes with a sign, less a type's zero. */
     bool (*signs)(const struct type * type);

@@ -21,9 +21,12 @@ def _heads(hf: Mapping[str, Any]) -> int:
 
 
 def _rotated(hf: Mapping[str, Any]) -> int:
-    dims = int(hf["hidden_size"] // _heads(hf) * hf.get("partial_rotary_factor", 0.9))
-    if dims % 2:
-        raise ConfigError(f"{dims} elements of each head are rotated; supported: an even number")
+    heads, share = _heads(hf), hf.get("partial_rotary_factor", 0.9)
+    head_dim = hf["hidden_size"] // max(heads, 1)
+    dims = int(head_dim * share)
+    if heads < 1 or dims % 2 or not 0 < dims <= head_dim:
+        keys = f"encoder_num_attention_heads {heads}, partial_rotary_factor {share}"
+        raise ConfigError(f"{keys}: {dims} of {head_dim} elements; supported: an even number")
     return dims
 
 
@@ -53,7 +56,7 @@ class MoonshineConfig(nn.DecoderConfig):
     heads: int = kv("attention.head_count", hf=_heads, least=1, divides="width")
     rope_dims: int = kv("rope.dimension_count", hf=_rotated, default="head_dim", least=2)
     activation: str = nn.activation("silu", "decoder_hidden_act")
-    start: int = kv("decoder_start_token_id", hf="decoder_start_token_id", default=1)
+    start: int = kv("decoder_start_token_id", hf="decoder_start_token_id", default=1, least=0)
     audio_layers: int = kv("encoder.block_count", hf="encoder_num_hidden_layers", least=0)
     audio_activation: str = nn.activation("gelu", "encoder_hidden_act", "encoder.hidden_activation")
     kv_heads: Any = property(lambda h: h.heads)

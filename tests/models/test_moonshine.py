@@ -146,7 +146,10 @@ def test_another_preparation_is_refused(changes: dict[str, Any], tmp_path: Path)
         ({"decoder_num_attention_heads": 2}, "decoder_num_attention_heads is 2; supported: 4"),
         ({"decoder_num_key_value_heads": 2}, "decoder_num_key_value_heads is 2; supported: 4"),
         ({"encoder_num_key_value_heads": 2}, "encoder_num_key_value_heads is 2; supported: 4"),
-        ({"partial_rotary_factor": 0.7}, "11 elements of each head are rotated"),
+        ({"partial_rotary_factor": 0.7}, "partial_rotary_factor 0.7: 11 of 16 elements; supported"),
+        ({"partial_rotary_factor": 2.0}, "partial_rotary_factor 2.0: 32 of 16 elements; supported"),
+        ({"encoder_num_attention_heads": 0}, "encoder_num_attention_heads 0, "),
+        ({"decoder_start_token_id": -5}, "decoder_start_token_id is -5"),
     ],
 )
 def test_what_transformers_computes_otherwise_is_refused(changes: dict[str, Any], shown: str):
