@@ -158,6 +158,7 @@ INLINE void exact_sums(const struct rows * w, const struct columns * x, int begi
 
 #include "plain_kernels.h"
 #include "floats.h"
+#include "one_column.h"
 
 PLAIN_KERNELS(pairs, BYTES)
 PLAIN_KERNELS(signed, SIGNED)
@@ -190,6 +191,7 @@ HIDDEN const struct family ggmodel_by_avx2 = {
     .signs = needs_signs,
     .interleave = interleave,
     .kernel_of = kernel_of,
+    .column_kernel_of = column_kernel_of,
     .quantize_column = quantize_column,
     .multiply_floats = multiply_floats,
 };
@@ -200,6 +202,7 @@ HIDDEN const struct family ggmodel_by_avx_vnni = {
     .signs = needs_none,
     .interleave = interleave,
     .kernel_of = dot_kernel_of,
+    .column_kernel_of = column_kernel_of,
     .quantize_column = quantize_column,
     .multiply_floats = multiply_floats,
 };

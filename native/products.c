@@ -53,7 +53,7 @@ static void unpack_rows(const struct ggml_tensor * w, const struct type * type, 
             if (row + r < w->ne[1]) {
                 const uint8_t * from = data + (row + r) * w->nb[1] + (begin + at) / (LINE / BLOCK) * step;
                 for (size_t ahead = 0; ahead < step; ahead += 64) {
-                    __builtin_prefetch(from + step + ahead);
+                    __builtin_prefetch(from + TILE * w->nb[1] + ahead);
                 }
                 unpack_line(unpack, from, some * BLOCK / values * bytes, some * BLOCK, lines + r);
             } else {
@@ -108,10 +108,29 @@ static bool multiply_few(const struct ggml_tensor * w, const uint8_t * data, con
     return true;
 }
 
+/* As multiply_matrix, with one column of group `first`; false if there are more, or no kernel is for one. */
+static bool multiply_column(const struct ggml_tensor * w, const uint8_t * data, const struct columns * x,
+                            const int32_t * order, int first, int n, float * to, struct share s) {
+    int m = (int) w->ne[1];
+    int32_t numbers[GROUP];
+    column_kernel * run = NULL;
+    if (columns_of(order, first, n, numbers) == 1 && ggmodel_family->column_kernel_of) {
+        run = ggmodel_family->column_kernel_of(ggmodel_type_of(w->type));
+    }
+    int tiles = (m + TILE - 1) / TILE, end = part_of(tiles, s.ith + 1, s.nth);
+    for (int tile = part_of(tiles, s.ith, s.nth); tile < end && run; tile++) {
+        int row = tile * TILE, rows = m - row < TILE ? m - row : TILE;
+        const struct columns * column = x + (size_t) first * (w->ne[0] / BLOCK);
+        run(w, data + row * w->nb[1], rows, column, to + (size_t) numbers[0] * m + row);
+    }
+    return run != NULL;
+}
+
 /* `to` F32 [m, …], of one matrix of weights and the groups of columns from `first` to `last`. */
 static void multiply_matrix(const struct ggml_tensor * w, const uint8_t * data, const struct columns * x,
                             const int32_t * order, int first, int last, int n, float * to, struct share s) {
-    if (last - first == 1 && ggmodel_family->few_kernel_of && multiply_few(w, data, x, order, first, n, to, s)) {
+    if (last - first == 1 && (multiply_column(w, data, x, order, first, n, to, s) ||
+                              (ggmodel_family->few_kernel_of && multiply_few(w, data, x, order, first, n, to, s)))) {
         return;
     }
     const struct type * type = ggmodel_type_of(w->type);

@@ -99,6 +99,10 @@ typedef void kernel(const struct rows * w, const struct columns * x, int blocks,
 typedef void few_kernel(const struct ggml_tensor * w, const struct type * type, const uint8_t * data, int rows,
                         const struct stretch * x, int n, float * const * to);
 
+/* `rows` of at most TILE times one column; `to` has where it begins. */
+typedef void column_kernel(const struct ggml_tensor * w, const uint8_t * data, int rows, const struct columns * x,
+                           float * to);
+
 /* The processor's configuration of tiles. */
 struct tile_shapes {
     uint8_t palette, start, unused[14];
@@ -115,6 +119,7 @@ struct family {
     void (*interleave)(const struct line * lines, int blocks, bool signs, const struct type * type, struct rows * to);
     kernel * (*kernel_of)(const struct type * type, bool tiled);
     few_kernel * (*few_kernel_of)(const struct type * type); /* NULL where panels serve few columns, too */
+    column_kernel * (*column_kernel_of)(const struct type * type); /* NULL, or gives NULL, where others serve it */
     /* `count` blocks of column j, with one scale: as ggml quantises them for dot products with weights of
        blocks of 32 values (Q8_0 and Q8_1, whose scales and sums are F16) and of 256 (Q8_K). */
     void (*quantize_column)(const float * from, int count, int j, struct columns * to);
