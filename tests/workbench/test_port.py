@@ -16,7 +16,7 @@ import pytest
 from ggmodel.errors import ArchitectureError
 from ggmodel.model import find
 from ggmodel.model.registry import find_hf, supported
-from ggmodel.workbench.port import Ported, algebra, layouts, mending
+from ggmodel.workbench.port import Ported, algebra, layouts, mending, prove
 from ggmodel.workbench.port.attention import Missing, Scores, attention_of
 from ggmodel.workbench.port.experts import Experts, experts_of, rule_of
 from ggmodel.workbench.port.facts import Keys
@@ -430,3 +430,11 @@ class TestClassesOfTransformers:
         file.write_text(right.replace('hf="layer_norm_epsilon"', 'hf="layer_norm_eps"'), "utf-8")
         wrong = self.ported(tmp_path, config, "--prove", "--seed", "99")
         assert not wrong["ok"] and wrong["first"] == "layers[0].attn_norm"
+def test_a_folder_without_the_file_proves_nothing(tmp_path: Path):
+    # ggmodel serves the class with a file of its own.
+    (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}', "utf-8")
+    (tmp_path / "own").mkdir()
+    with pytest.raises(ArchitectureError, match="own has no file that serves LlamaForCausalLM"):
+        prove(tmp_path, tmp_path / "own")
+
+

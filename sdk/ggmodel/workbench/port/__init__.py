@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from ...convert.checkpoint import Checkpoint
-from ...errors import ConfigError, Error, Unsupported
+from ...convert.keys import listed_classes
+from ...errors import ArchitectureError, ConfigError, Error, Unsupported
 from ...model.registry import find_hf
 from ...model.source_code import file_of
 from ...reading import read_json
@@ -155,18 +156,30 @@ def prove(
         NotInstalled: torch or transformers is missing.
         Unsupported: transformers lacks the class, or it cannot be made small.
         FormatError: config.json is none.
-        ArchitectureError: no model file serves the class.
+        ArchitectureError: no file of the folder serves the class.
     """
     raw = read_json(Path(hf) / "config.json")
+    file = _serving(listed_classes(raw)[:1], models)
     progress("making a tiny model")
     tiny = Tiny(raw)
-    file = file_of(find_hf([tiny.name], models))
-    result = Ported(tiny.name, Path(file) if file else None)
+    result = Ported(tiny.name, file)
     progress(f"comparing {result.file} with transformers")
     _compare(result, tiny, raw, models, seed)
     if result.wrong:
         result.first = judged(_other(raw, tiny), models).first
     return result
+
+
+def _serving(classes: list[str], models: str | Path) -> Path:
+    """The file of a folder that serves a class, none outside of it."""
+    file = Path(file_of(find_hf(classes, models)) or "").resolve()
+    own = (path for pattern in ("*.py", "*/*.py") for path in Path(models).glob(pattern))
+    if file not in {path.resolve() for path in own}:
+        raise ArchitectureError(
+            f"{models} has no file that serves {classes[0]:.100}, which {file} does: copy it "
+            "there, or write one with `ggmodel port`"
+        )
+    return file
 
 
 def _check(name: str, into: Path) -> Path:
