@@ -360,10 +360,10 @@ class TestMending:
     def tried(self, monkeypatch: pytest.MonkeyPatch, ways: dict[str, list[str]]) -> Any:
         texts: list[str] = []
 
-        def judged(tiny: object, models: str) -> mending.Judged:
+        def judged(tiny: object, models: str) -> mending.Judgement:
             texts.append(Path(models, "a.py").read_text("utf-8"))
             right = sum(pick == 1 for pick in json.loads(texts[-1]).values())
-            return mending.Judged(right, 0.0, "" if right == 2 else f"layers[{right}]")
+            return mending.Judgement(right, 0.0, "" if right == 2 else f"layers[{right}]")
 
         monkeypatch.setattr(mending, "judged", judged)
         tiny: Any = None
@@ -437,4 +437,19 @@ def test_a_folder_without_the_file_proves_nothing(tmp_path: Path):
     with pytest.raises(ArchitectureError, match="own has no file that serves LlamaForCausalLM"):
         prove(tmp_path, tmp_path / "own")
 
+
+    @pytest.mark.parametrize("first", ["layers[3]", ""])
+    def test_a_lesser_error_decides_only_where_no_module_diverges(
+        self, monkeypatch: pytest.MonkeyPatch, first: str
+    ):
+        # The second key lessens the error of the whole, and leaves the number of right modules.
+        def judged(tiny: object, models: str) -> mending.Judgement:
+            picks = json.loads(Path(models, "a.py").read_text("utf-8"))
+            return mending.Judgement(3, 0.5 if picks else 0.7, first)
+
+        monkeypatch.setattr(mending, "judged", judged)
+        tiny: Any = None
+        mended = mending.mend(json.dumps, {"scale": ["a", "b"]}, tiny, "a")
+        assert mended.chosen == ({} if first else {"scale": "b"})
+        assert mended.first == first
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -27,19 +27,25 @@ _TOKENS = 48  # more than each window has
 _SEED = 17
 
 
-@dataclass(frozen=True, order=True)
-class Judged:
-    """How far a file is right; the greater, the further.
+@dataclass(frozen=True)
+class Judgement:
+    """How far a file is right.
 
     Attributes:
-        right: modules before the first that diverges.
-        closeness: the negative NMSE of the whole model's result.
+        right: modules before the first that diverges; -1 where nothing could be compared.
+        error: the NMSE of the whole model's result.
         first: the path of that module; "" for none, or where nothing could be compared.
     """
 
     right: int
-    closeness: float
-    first: str = field(default="", compare=False)
+    error: float
+    first: str = ""
+
+    def better(self, other: Judgement) -> bool:
+        """Whether this file is right for longer than another. The error of the whole decides only
+        where no module diverges: behind one that does, a wrong number may lessen it by chance."""
+        own, its = ((j.right, not j.first) for j in (self, other))
+        return own > its or (own == its and not self.first and self.error < other.error)
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,7 @@ class Mended:
     first: str
 
 
-def judged(tiny: Tiny, models: str | Path) -> Judged:
+def judged(tiny: Tiny, models: str | Path) -> Judgement:
     """The module diff of a folder's model file on fresh random weights of a class."""
     from ...loading import load
 
@@ -69,13 +75,13 @@ def judged(tiny: Tiny, models: str | Path) -> Judged:
             with load(folder, context_length=2 * _TOKENS, **options) as model:
                 with Checkpoint.open(folder) as checkpoint:
                     names = [pair.name for pair in pairs(model.model, checkpoint.tensors)]
-                found = diff(model, reference.run(folder, names, {"input_ids": ids}))
+                compared = diff(model, reference.run(folder, names, {"input_ids": ids}))
         except Error:
-            return Judged(-1, 0.0)
-    first = found.first
-    right = next((i for i, row in enumerate(found.rows) if row.wrong), len(found.rows))
-    whole = found.rows[-1].result
-    return Judged(right, -np.inf if whole is None else -whole.nmse, first.path if first else "")
+            return Judgement(-1, np.inf)
+    rows, first = compared.rows, compared.first
+    right = next((i for i, row in enumerate(rows) if row.wrong), len(rows))
+    whole = rows[-1].result
+    return Judgement(right, np.inf if whole is None else whole.nmse, first.path if first else "")
 
 
 def mend(
@@ -94,7 +100,7 @@ def mend(
         name: of the file.
     """
 
-    def tried(picks: Mapping[str, int]) -> tuple[Judged, str]:
+    def tried(picks: Mapping[str, int]) -> tuple[Judgement, str]:
         with tempfile.TemporaryDirectory() as folder:
             text = write(picks)
             Path(folder, f"{name}.py").write_text(text, "utf-8")
@@ -106,9 +112,9 @@ def mend(
         for i in range(1, min(len(each), left + 1)):
             left -= 1
             try:
-                found, other = tried({**picks, what: i})
+                judgement, other = tried({**picks, what: i})
             except Missing:
                 continue
-            if found > best:
-                best, text, picks[what], chosen[what] = found, other, i, each[i]
+            if judgement.better(best):
+                best, text, picks[what], chosen[what] = judgement, other, i, each[i]
     return Mended(text, chosen, best.first)
