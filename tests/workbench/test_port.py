@@ -349,7 +349,7 @@ class TestKeys:
             == second.ways
             == {
                 "eps": ["norm_epsilon", "norm_eps"],
-                "scale": ['"multiplier"', '"other_scale"'],
+                "scale": ["multiplier", "other_scale"],
             }
         )
 
@@ -418,6 +418,41 @@ class TestClassesOfTransformers:
     def test_a_class(self, tmp_path: Path, name: str):
         result = self.ported(tmp_path, {"architectures": [f"{name}ForCausalLM"]})
         assert result["ok"] and not result["mended"]
+
+    def test_formulas_are_ways_of_bare_keys(self):
+        config = {**self.CONFIG, "n_layer": 2, "share": 44.8, "root": 0.7**-2}
+        common = {"hidden_size": "n_embd", "num_hidden_layers": "n_layer"}
+        lines = list[str]()
+        for pick in range(3):
+            keys = Keys(config, common, {"scale": pick})
+            lines.append(keys.number("scale", "s", 0.7))
+            assert keys.ways == {"scale": ["multiplier", "share / n_embd", "root ** -0.5"]}
+        assert [line.partition("hf=")[2] for line in lines] == [
+            '"multiplier")',
+            'lambda hf: hf["share"] / hf["n_embd"])',
+            'lambda hf: hf["root"] ** -0.5)',
+        ]
+
+    def test_each_way_to_say_the_base_of_local_layers_is_written(self):
+        nested = "rope_parameters.sliding_attention.rope_theta"
+        config = {"local_theta": 5e3, "old_theta": 5e3}
+        both = {**config, "rope_parameters": {"sliding_attention": {"rope_theta": 5e3}}}
+        for saved, names in (
+            (config, ["local_theta", "old_theta"]),
+            (both, [nested, "local_theta", "old_theta"]),
+        ):
+            for pick, name in enumerate(names):
+                keys = Keys(saved, {}, {"local_base": pick})
+                assert f'hf="{name}"' in keys.local_base(5e3)
+                assert keys.ways == {"local_base": names}
+        with pytest.raises(Missing, match="says the base of local layers, 7000"):
+            Keys(config, {}).local_base(7e3)
+
+    def test_a_share_of_dims_leaves_no_choice_of_keys(self):
+        config = {"rotary_pct": 0.25, "rotary_dim": 8, "rotary_dims": 8}
+        keys = Keys(config, {})
+        assert keys.rope(8, 32, None) == ["rope_dims: int = nn.partial_rope(0.25)"]
+        assert keys.ways == {}
 
     def test_a_key_that_nobody_reads_is_told_from_the_one_that_is(self, tmp_path: Path):
         # The usual name comes first; the class reads `layer_norm_epsilon`.

@@ -44,8 +44,8 @@ class Ported:
         file: the model file; where a block is missing it goes as far as it can, if there is any.
         missing: the block that nothing declares, or why the file does not load; "" for none.
         errors: what was compared → its NMSE, and `bounds`, what that must stay below.
-        mended: hyperparameter → the source in config.json that a comparison chose, of several with
-            the number, where the first was wrong.
+        mended: hyperparameter → the key of config.json, or the formula of keys, that a comparison
+            chose, of several with the number, where the first was wrong.
         first: the first module that `diff` finds to diverge; "" for none.
     """
 

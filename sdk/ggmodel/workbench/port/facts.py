@@ -14,6 +14,7 @@ from .attention import Missing
 # Names of activations in transformers → those of `algebra.ACTIVATIONS`.
 _SAME = dict.fromkeys(("gelu_fast", "gelu_pytorch_tanh"), "gelu_new") | {"swish": "silu"}
 _OTHER = re.compile(r"token|_id$|_size$|_dim$|rank|layers|heads")  # keys that are no factors
+_SUBSCRIPT = re.compile(r'hf\["([^"]*)"\]')
 _FORMS: dict[str, Callable[[float], float]] = {
     "{}": lambda v: v,
     "1 / {}": lambda v: 1 / v,
@@ -37,8 +38,8 @@ class Keys:
         picks: hyperparameter → which of the keys with its number says it; the first by default.
 
     Attributes:
-        ways: hyperparameter → the keys with its number, of those asked for so far that have more
-            than one.
+        ways: hyperparameter → the keys with its number, or formulas of keys, of those read so far
+            that have more than one.
     """
 
     def __init__(
@@ -110,16 +111,17 @@ class Keys:
             f'{{}} / hf["{layers}"] ** 0.5': lambda v: v / sizes[layers] ** 0.5,
             **_FORMS,
         }
-        ways = list[str]()
+        sources = dict[str, str]()  # of each formula of bare keys
         for form, f in forms.items() if value != 1 else ():
             for key, got in self.saved.items():
-                known = near(got, got) and got > 0 and not _OTHER.search(key)
-                if not known or key in self.common.values() or not near(f(got), value, 1e-7):
+                factor = near(got, got) and got > 0 and not _OTHER.search(key)
+                if not factor or key in self.common.values() or not near(f(got), value, 1e-7):
                     continue
-                formula = form.format(f'hf["{key}"]')
-                ways.append(f'"{key}"' if form == "{}" else f"lambda hf: {formula}")
-        if source := self._pick(field, ways):
-            return f'{field}: float = kv("{gguf}", hf={source})'
+                source = form.format(f'hf["{key}"]')
+                formula = _SUBSCRIPT.sub(r"\1", source)
+                sources[formula] = f'"{key}"' if form == "{}" else f"lambda hf: {source}"
+        if way := self._pick(field, sources):
+            return f'{field}: float = kv("{gguf}", hf={sources[way]})'
         return f"{field}: Any = property(lambda h: {value:.9g})"
 
     def usual_eps(self, values: Sequence[float]) -> float:
@@ -173,11 +175,10 @@ class Keys:
         if dims != head_dim:
             part = dims / head_dim
             parts = [self.saved.get(k) for k in ("partial_rotary_factor", "rotary_pct")]
-            key = self.named("rope_dims", "", dims, "rotary")
-            whole = part in parts or key is None
+            key = None if part in parts else self.named("rope_dims", "", dims, "rotary")
             lines.append(
                 f"rope_dims: int = nn.partial_rope({part:g})"
-                if whole
+                if key is None
                 else f'rope_dims: int = kv("rope.dimension_count", hf="{key}")'
             )
         if base is None:
@@ -205,12 +206,14 @@ class Keys:
         Raises:
             Missing: config.json has no such number.
         """
-        nested = (self.saved.get("rope_parameters") or {}).get("sliding_attention") or {}
-        key = self._pick("local_base", self._with(base or 0))
-        if near(nested.get("rope_theta"), base or 0, 1e-4):
-            key = "rope_parameters.sliding_attention.rope_theta"
-        if base is None or key is None:
+        if base is None:
             raise Missing("local layers that rotate by a rule of their own")
+        nested = (self.saved.get("rope_parameters") or {}).get("sliding_attention") or {}
+        own = ["rope_parameters.sliding_attention.rope_theta"]
+        own = own if near(nested.get("rope_theta"), base, 1e-4) else []
+        key = self._pick("local_base", [*own, *self._with(base)])
+        if key is None:
+            raise Missing(f"config.json has no key that says the base of local layers, {base:.6g}")
         more = 'default="rope_base"'
         return f'local_base: float = kv("rope.freq_base_swa", hf="{key}", {more})'
 
