@@ -18,9 +18,12 @@ from ggmodel.model import find
 from ggmodel.model.registry import find_hf, supported
 from ggmodel.workbench.port import Ported, algebra, layouts, mending, prove
 from ggmodel.workbench.port.attention import Missing, Scores, attention_of
+from ggmodel.workbench.port.blocks import FeedForward, Layer, Wiring
 from ggmodel.workbench.port.experts import Experts, experts_of, rule_of
 from ggmodel.workbench.port.facts import Keys
 from ggmodel.workbench.port.recording import Call, Recording
+from ggmodel.workbench.port.whole import Whole
+from ggmodel.workbench.port.writing import Writer
 
 ROOT = Path(__file__).parents[2]
 CODE = ROOT / "sdk/ggmodel/workbench/port"
@@ -319,6 +322,47 @@ class TestKeys:
             size("ffn", "f", "intermediate_size", 97)
 
     def test_factors(self):
+class TestSecondFeedForward:
+    """A layer whose results pass through a second part of its own width, in a module `more`."""
+
+    def writer(self, second: str = "relu") -> Writer:
+        scores, calls = TestAttention().recorded()
+        a = attention_of(scores, calls, {}, {})
+        for i, (name, width) in enumerate({"up": 24, "more.up": 12}.items()):
+            x, up = drawn(30, 16), drawn(30, width)
+            down = name.replace("up", "down")
+            calls[name] = Call(name, "Linear", x, up, {}, 10 + 2 * i)
+            calls[down] = Call(down, "Linear", np.maximum(up, 0), drawn(30, 16), {}, 11 + 2 * i)
+        parts = (
+            FeedForward(algebra.Gated("relu", "up"), "down"),
+            FeedForward(algebra.Gated(second, "more.up"), "more.down"),
+        )
+        wiring: Wiring = [
+            ("attn", {"x": 1.0}),
+            ("ffn", {"x": 1.0, "attn": 1.0}),
+            ("second_ffn", {"ffn": 1.0}),
+            ("", {"ffn": 1.0, "second_ffn": 1.0}),
+        ]
+        layer = Layer("layers.0", calls, a, parts[0], {}, parts[1], wiring)
+        assert layouts.named_norms(layer) == {}
+        keys = Keys({"num_hidden_layers": 1}, {})
+        return Writer(Whole([layer], "layers", {}, 16), keys, {}, "twice", "TwiceForCausalLM")
+
+    def test_it_has_fields_and_tensors_of_its_own(self):
+        writer = self.writer()
+        writer._layer()
+        text = "\n".join(writer.classes)
+        assert 'second_ffn: SecondFeedForward = gguf(hf="more")' in text
+        assert 'up: Linear = gguf("ffn2_up", hf="up", shape=("width", None))' in text
+        assert 'down: Linear = gguf("ffn2_down", hf="down", shape=(None, "width"))' in text
+        assert "second_ffn = self.second_ffn(ffn)\n        return ffn + second_ffn" in text
+        assert "adapter" not in text.lower()  # adapters are of requests
+
+    def test_another_activation_is_missing(self):
+        with pytest.raises(Missing, match=r"more\.down: a second feed-forward part of another"):
+            self.writer("silu")._layer()
+
+
         assert 'hf="multiplier"' in self.keys.number("scale", "s", 0.7)
         assert 'hf["multiplier"] ** -0.5' in self.keys.number("scale", "s", 0.7**-0.5)
         assert "lambda h: 0.123" in self.keys.number("scale", "s", 0.123)

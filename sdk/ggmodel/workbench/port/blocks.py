@@ -36,8 +36,8 @@ class Layer:
     Attributes:
         calls: its leaves by their paths within the layer.
         norms: leaves that are norms.
-        adapter: a second feed-forward part; None for none.
-        wiring: in execution order each part ("attn", "ffn", "adapter", or a norm's path) with the
+        second_ffn: a second feed-forward part; None for none.
+        wiring: in execution order each part ("attn", "ffn", "second_ffn", or a norm's path) with the
             factors of its input: of parts before it, and of "x", what enters the layer. The last
             entry, "", is the layer's result.
     """
@@ -47,7 +47,7 @@ class Layer:
     attention: Attention
     feed: FeedForward | Experts
     norms: dict[str, Norm]
-    adapter: FeedForward | None = None
+    second_ffn: FeedForward | None = None
     wiring: Wiring = field(default_factory=list)
 
 
@@ -75,8 +75,8 @@ def layer_of(record: Recording, path: str) -> Layer:
     if loose:
         rest = {n: c for n, c in calls.items() if n in loose or n in norms}
         with suppress(Missing):
-            layer.adapter = _feed_forward(rest, norms, attention, path)
-            loose -= layer.adapter.leaves
+            layer.second_ffn = _feed_forward(rest, norms, attention, path)
+            loose -= layer.second_ffn.leaves
     if loose:
         first = min(loose, key=lambda n: calls[n].at)
         raise Missing(f"{path}.{first} ({calls[first].kind}): no known block has this module")
@@ -139,10 +139,10 @@ def _wiring(
         first, last = calls[f.gated.up], calls[f.down]
         parts.append((first.at, last.at, "ffn", first.x, last.y))
     inner = a.leaves | f.leaves
-    if layer.adapter is not None:
-        inner |= layer.adapter.leaves
-        first, last = calls[layer.adapter.gated.up], calls[layer.adapter.down]
-        parts.append((first.at, last.at, "adapter", first.x, last.y))
+    if layer.second_ffn is not None:
+        inner |= layer.second_ffn.leaves
+        first, last = calls[layer.second_ffn.gated.up], calls[layer.second_ffn.down]
+        parts.append((first.at, last.at, "second_ffn", first.x, last.y))
     for name in layer.norms.keys() - inner:
         parts.append((calls[name].at, calls[name].at, name, calls[name].x, calls[name].y))
     parts.sort(key=lambda part: part[:2])

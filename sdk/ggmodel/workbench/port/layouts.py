@@ -19,7 +19,7 @@ GGUF = {
 }
 ORDER = (
     *("attn_norm", "attn", "attn_post_norm", "ffn_norm", "ffn", "ffn_post_norm", "norm"),
-    "adapter",
+    "second_ffn",
 )
 # Each layer's names in checkpoints, and the kind of its norms, and whether they add one.
 _PRE: Names = {
@@ -77,7 +77,7 @@ def named_norms(layer: Layer) -> dict[str, str]:
     """The norms between the parts of a layer → their fields."""
     wiring, names = dict(layer.wiring), dict[str, str]()
     for part, factors in layer.wiring:
-        if part in ("attn", "ffn", "adapter", ""):
+        if part in ("attn", "ffn", "second_ffn", ""):
             continue
         if (first := part.partition("#")[0]) in names:
             names[part] = _again(layer, first, part, names)

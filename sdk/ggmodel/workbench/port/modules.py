@@ -178,7 +178,7 @@ class Modules:
         self, f: FeedForward, prefix: str, calls: dict[str, Call], kind: str = "FeedForward"
     ) -> str:
         g, lines, methods = f.gated, list[str](), list[str]()
-        short, ffn = ("ffn", '"ffn"') if kind == "FeedForward" else (kind.lower(), "None")
+        short, ffn = ("ffn", '"ffn"') if kind == "FeedForward" else ("ffn2", "None")
         named = {"up": g.up, "down": f.down}
         if not g.gate:
             base, usual = "nn.MLP", {"up": ("up_proj", "c_fc", "dense_h_to_4h")}

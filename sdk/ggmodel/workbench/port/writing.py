@@ -169,8 +169,8 @@ class Writer(Modules):
         lines = {"attn": self._module("attn", self._attention(a, at), [at], base)}
         feeds, places = self._feeds()
         lines["ffn"] = self._module("ffn", " | ".join(feeds), places, base)
-        if layer.adapter is not None:
-            lines["adapter"] = self._adapter(layer.adapter, base)
+        if layer.second_ffn is not None:
+            lines["second_ffn"] = self._second_ffn(layer.second_ffn, base)
         for hf, field in names.items():
             if field in lines:  # it is called again
                 continue
@@ -187,19 +187,21 @@ class Writer(Modules):
         ordered = [lines[field] for field in layouts.ORDER if lines.get(field)]
         self.classes.append(written("Layer", base, ordered, methods))
 
-    def _adapter(self, f: FeedForward, base: str) -> str:
+    def _second_ffn(self, f: FeedForward, base: str) -> str:
         """The line of a second feed-forward part.
 
         Raises:
             Missing: it is gated, has a norm or another activation than the first.
         """
         first = self.layer.feed
-        known = isinstance(first, FeedForward) and f.gated.activation == first.gated.activation
-        if not known or f.gated.gate or f.norm:
+        same_activation = (
+            isinstance(first, FeedForward) and f.gated.activation == first.gated.activation
+        )
+        if not same_activation or f.gated.gate or f.norm:
             raise Missing(f"{self.layer.path}.{f.down}: a second feed-forward part of another kind")
         at = common(f.leaves)
-        kind = self._feed_forward(f, at, self.layer.calls, "Adapter")
-        return self._module("adapter", kind, [at], base)
+        kind = self._feed_forward(f, at, self.layer.calls, "SecondFeedForward")
+        return self._module("second_ffn", kind, [at], base)
 
     def _feeds(self) -> tuple[list[str], list[str]]:
         """The classes of feed-forward parts, and their paths."""
