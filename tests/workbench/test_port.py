@@ -70,6 +70,28 @@ def test_the_page_has_the_measured_tables():
         assert result["ok"] and result["lines"] <= measure["FEW"]
 
 
+def test_lines_of_a_person_are_those_of_the_file_and_all_keys():
+    measure = runpy.run_path(str(ROOT / "benchmarks/port/measure.py"))
+    begun, file = "a = 1\nb = 2\n", "a = 1\n\nb = 3\nc = 4\n"
+    added = {"set": {"x": 1}, "begin": {"y": False, "z": 2}}
+    assert measure["by_a_person"](added, begun, file) == 3 + 2
+    assert measure["by_a_person"]({"set": {"x": 1}}, begun, None) == 1
+
+
+def test_the_page_tells_a_changed_config_from_a_file_of_a_person():
+    measure = runpy.run_path(str(ROOT / "benchmarks/port/measure.py"))
+    wrong = {"ok": False, "missing": "no block", "largest_error": None, "lines": 0, "seconds": 1}
+    green = {"ok": True, "lines": 7}
+    names = ("XmodForCausalLM", "BambaForCausalLM")  # mended/ has a file of the second alone
+    rows = measure["table"](dict.fromkeys(names, wrong), dict.fromkeys(names, green)).splitlines()
+    assert rows[0] == (
+        "0 of 60 are green without a line by a person, 2 with at most 20, "
+        "of which 1 by a changed config.json:"
+    )
+    assert "| `XmodForCausalLM` | no block; green with a changed config.json |" in rows
+    assert "| `BambaForCausalLM` | no block; green with 7 lines by a person |" in rows
+
+
 def hf_of(architecture: str) -> tuple[str, ...]:
     return find(architecture).hf_architectures
 
@@ -300,28 +322,6 @@ class TestLayouts:
         ]
 
 
-class TestKeys:
-    CONFIG = {
-        "n_embd": 64,
-        "n_inner": 96,
-        "act": "gelu_new",
-        "multiplier": 0.7,
-        "norm_eps": 1e-3,
-        "kinds": ["global", "local"],
-        "window_size": 24,
-    }
-    keys = Keys(CONFIG, {"hidden_size": "n_embd", "num_hidden_layers": "n_layer"})
-
-    def test_sizes(self):
-        size = self.keys.size
-        line = 'width: int = kv("embedding_length", hf="n_embd")'
-        assert size("width", "embedding_length", "hidden_size", 64) == line
-        assert "n_inner" in (size("ffn", "f", "intermediate_size", 96, "inner") or "")
-        assert '4 * hf["n_embd"]' in (size("ffn", "f", "intermediate_size", 256) or "")
-        with pytest.raises(Missing, match="says ffn, 97"):
-            size("ffn", "f", "intermediate_size", 97)
-
-    def test_factors(self):
 class TestSecondFeedForward:
     """A layer whose results pass through a second part of its own width, in a module `more`."""
 
@@ -363,6 +363,28 @@ class TestSecondFeedForward:
             self.writer("silu")._layer()
 
 
+class TestKeys:
+    CONFIG = {
+        "n_embd": 64,
+        "n_inner": 96,
+        "act": "gelu_new",
+        "multiplier": 0.7,
+        "norm_eps": 1e-3,
+        "kinds": ["global", "local"],
+        "window_size": 24,
+    }
+    keys = Keys(CONFIG, {"hidden_size": "n_embd", "num_hidden_layers": "n_layer"})
+
+    def test_sizes(self):
+        size = self.keys.size
+        line = 'width: int = kv("embedding_length", hf="n_embd")'
+        assert size("width", "embedding_length", "hidden_size", 64) == line
+        assert "n_inner" in (size("ffn", "f", "intermediate_size", 96, "inner") or "")
+        assert '4 * hf["n_embd"]' in (size("ffn", "f", "intermediate_size", 256) or "")
+        with pytest.raises(Missing, match="says ffn, 97"):
+            size("ffn", "f", "intermediate_size", 97)
+
+    def test_factors(self):
         assert 'hf="multiplier"' in self.keys.number("scale", "s", 0.7)
         assert 'hf["multiplier"] ** -0.5' in self.keys.number("scale", "s", 0.7**-0.5)
         assert "lambda h: 0.123" in self.keys.number("scale", "s", 0.123)
@@ -396,72 +418,6 @@ class TestSecondFeedForward:
                 "scale": ["multiplier", "other_scale"],
             }
         )
-
-
-class TestMending:
-    """A file is its picks as text; it is right for as many modules as picks are 1."""
-
-    def tried(self, monkeypatch: pytest.MonkeyPatch, ways: dict[str, list[str]]) -> Any:
-        texts: list[str] = []
-
-        def judged(tiny: object, models: str) -> mending.Judgement:
-            texts.append(Path(models, "a.py").read_text("utf-8"))
-            right = sum(pick == 1 for pick in json.loads(texts[-1]).values())
-            return mending.Judgement(right, 0.0, "" if right == 2 else f"layers[{right}]")
-
-        monkeypatch.setattr(mending, "judged", judged)
-        tiny: Any = None
-        return mending.mend(json.dumps, ways, tiny, "a"), texts
-
-    def test_what_is_right_for_longer_is_kept(self, monkeypatch: pytest.MonkeyPatch):
-        ways = {"eps": ["a", "b", "c"], "window": ["d", "e"], "scale": ["f", "g"]}
-        mended, texts = self.tried(monkeypatch, ways)
-        assert json.loads(mended.text) == {"eps": 1, "window": 1, "scale": 1}
-        assert mended.chosen == {"eps": "b", "window": "e", "scale": "g"}
-        assert len(texts) == 1 + 2 + 1 + 1
-
-    def test_the_number_of_files_is_bounded(self, monkeypatch: pytest.MonkeyPatch):
-        ways = {f"h{i}": ["a", "b", "c"] for i in range(40)}
-        assert len(self.tried(monkeypatch, ways)[1]) == 1 + mending._MOST
-
-    def test_without_another_way_the_file_stays(self, monkeypatch: pytest.MonkeyPatch):
-        mended, texts = self.tried(monkeypatch, {})
-        assert (mended.text, mended.chosen, mended.first) == ("{}", {}, "layers[0]")
-        assert len(texts) == 1
-
-
-class TestPorted:
-    """The verdict."""
-
-    def test_nothing_compared_is_no_proof(self):
-        assert not Ported("A").ok
-
-    @pytest.mark.parametrize("error", [1e-3, float("nan"), float("inf")])
-    def test_one_error_above_its_bound_is_enough(self, error: float):
-        result = Ported("A", errors={"x": 1e-12, "y": error}, bounds={"x": 1e-10, "y": 1e-10})
-        assert not result.ok and result.wrong == ["y"]
-        assert Ported("A", errors={"x": 1e-12}, bounds={"x": 1e-10}).ok
-
-    def test_a_missing_block_is_no_success(self):
-        assert not Ported("A", missing="states", errors={"x": 0.0}, bounds={"x": 1.0}).ok
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not REFERENCE.exists(), reason="`make test-port` installs transformers")
-class TestClassesOfTransformers:
-    def ported(self, folder: Path, config: dict[str, object], *options: str) -> Any:
-        (folder / "config.json").write_text(json.dumps(config), "utf-8")
-        command = [REFERENCE, "-m", "ggmodel", "port", folder, "--into", folder / "own", *options]
-        done = subprocess.run([*command, "--json"], capture_output=True, text=True, cwd=ROOT)
-        assert done.stdout, done.stderr
-        result = json.loads(done.stdout)
-        assert (done.returncode == 0) == result["ok"]
-        return result
-
-    @pytest.mark.parametrize("name", ["Kolibri1", "OPT", "CodeGen"])
-    def test_a_class(self, tmp_path: Path, name: str):
-        result = self.ported(tmp_path, {"architectures": [f"{name}ForCausalLM"]})
-        assert result["ok"] and not result["mended"]
 
     def test_formulas_are_ways_of_bare_keys(self):
         config = {**self.CONFIG, "n_layer": 2, "share": 44.8, "root": 0.7**-2}
@@ -498,24 +454,28 @@ class TestClassesOfTransformers:
         assert keys.rope(8, 32, None) == ["rope_dims: int = nn.partial_rope(0.25)"]
         assert keys.ways == {}
 
-    def test_a_key_that_nobody_reads_is_told_from_the_one_that_is(self, tmp_path: Path):
-        # The usual name comes first; the class reads `layer_norm_epsilon`.
-        config = {"architectures": ["GPTJForCausalLM"], "layer_norm_eps": 1e-6}
-        result = self.ported(tmp_path, config)
-        assert result["ok"] and result["mended"] == {"eps": "layer_norm_epsilon"}
-        file = tmp_path / "own/gptj.py"
-        assert self.ported(tmp_path, config, "--prove", "--seed", "99")["ok"]
-        right = file.read_text("utf-8")
-        file.write_text(right.replace('hf="layer_norm_epsilon"', 'hf="layer_norm_eps"'), "utf-8")
-        wrong = self.ported(tmp_path, config, "--prove", "--seed", "99")
-        assert not wrong["ok"] and wrong["first"] == "layers[0].attn_norm"
-def test_a_folder_without_the_file_proves_nothing(tmp_path: Path):
-    # ggmodel serves the class with a file of its own.
-    (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}', "utf-8")
-    (tmp_path / "own").mkdir()
-    with pytest.raises(ArchitectureError, match="own has no file that serves LlamaForCausalLM"):
-        prove(tmp_path, tmp_path / "own")
 
+class TestMending:
+    """A file is its picks as text; it is right for as many modules as picks are 1."""
+
+    def tried(self, monkeypatch: pytest.MonkeyPatch, ways: dict[str, list[str]]) -> Any:
+        texts: list[str] = []
+
+        def judged(tiny: object, models: str) -> mending.Judgement:
+            texts.append(Path(models, "a.py").read_text("utf-8"))
+            right = sum(pick == 1 for pick in json.loads(texts[-1]).values())
+            return mending.Judgement(right, 0.0, "" if right == 2 else f"layers[{right}]")
+
+        monkeypatch.setattr(mending, "judged", judged)
+        tiny: Any = None
+        return mending.mend(json.dumps, ways, tiny, "a"), texts
+
+    def test_what_is_right_for_longer_is_kept(self, monkeypatch: pytest.MonkeyPatch):
+        ways = {"eps": ["a", "b", "c"], "window": ["d", "e"], "scale": ["f", "g"]}
+        mended, texts = self.tried(monkeypatch, ways)
+        assert json.loads(mended.text) == {"eps": 1, "window": 1, "scale": 1}
+        assert mended.chosen == {"eps": "b", "window": "e", "scale": "g"}
+        assert len(texts) == 1 + 2 + 1 + 1
 
     @pytest.mark.parametrize("first", ["layers[3]", ""])
     def test_a_lesser_error_decides_only_where_no_module_diverges(
@@ -532,3 +492,65 @@ def test_a_folder_without_the_file_proves_nothing(tmp_path: Path):
         assert mended.chosen == ({} if first else {"scale": "b"})
         assert mended.first == first
 
+    def test_the_number_of_files_is_bounded(self, monkeypatch: pytest.MonkeyPatch):
+        ways = {f"h{i}": ["a", "b", "c"] for i in range(40)}
+        assert len(self.tried(monkeypatch, ways)[1]) == 1 + mending._MOST
+
+    def test_without_another_way_the_file_stays(self, monkeypatch: pytest.MonkeyPatch):
+        mended, texts = self.tried(monkeypatch, {})
+        assert (mended.text, mended.chosen, mended.first) == ("{}", {}, "layers[0]")
+        assert len(texts) == 1
+
+
+class TestPorted:
+    """The verdict."""
+
+    def test_nothing_compared_is_no_proof(self):
+        assert not Ported("A").ok
+
+    @pytest.mark.parametrize("error", [1e-3, float("nan"), float("inf")])
+    def test_one_error_above_its_bound_is_enough(self, error: float):
+        result = Ported("A", errors={"x": 1e-12, "y": error}, bounds={"x": 1e-10, "y": 1e-10})
+        assert not result.ok and result.wrong == ["y"]
+        assert Ported("A", errors={"x": 1e-12}, bounds={"x": 1e-10}).ok
+
+    def test_a_missing_block_is_no_success(self):
+        assert not Ported("A", missing="states", errors={"x": 0.0}, bounds={"x": 1.0}).ok
+
+
+def test_a_folder_without_the_file_proves_nothing(tmp_path: Path):
+    # ggmodel serves the class with a file of its own.
+    (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}', "utf-8")
+    (tmp_path / "own").mkdir()
+    with pytest.raises(ArchitectureError, match="own has no file that serves LlamaForCausalLM"):
+        prove(tmp_path, tmp_path / "own")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not REFERENCE.exists(), reason="`make test-port` installs transformers")
+class TestClassesOfTransformers:
+    def ported(self, folder: Path, config: dict[str, object], *options: str) -> Any:
+        (folder / "config.json").write_text(json.dumps(config), "utf-8")
+        command = [REFERENCE, "-m", "ggmodel", "port", folder, "--into", folder / "own", *options]
+        done = subprocess.run([*command, "--json"], capture_output=True, text=True, cwd=ROOT)
+        assert done.stdout, done.stderr
+        result = json.loads(done.stdout)
+        assert (done.returncode == 0) == result["ok"]
+        return result
+
+    @pytest.mark.parametrize("name", ["Kolibri1", "OPT", "CodeGen"])
+    def test_a_class(self, tmp_path: Path, name: str):
+        result = self.ported(tmp_path, {"architectures": [f"{name}ForCausalLM"]})
+        assert result["ok"] and not result["mended"]
+
+    def test_a_key_that_nobody_reads_is_told_from_the_one_that_is(self, tmp_path: Path):
+        # The usual name comes first; the class reads `layer_norm_epsilon`.
+        config = {"architectures": ["GPTJForCausalLM"], "layer_norm_eps": 1e-6}
+        result = self.ported(tmp_path, config)
+        assert result["ok"] and result["mended"] == {"eps": "layer_norm_epsilon"}
+        file = tmp_path / "own/gptj.py"
+        assert self.ported(tmp_path, config, "--prove", "--seed", "99")["ok"]
+        right = file.read_text("utf-8")
+        file.write_text(right.replace('hf="layer_norm_epsilon"', 'hf="layer_norm_eps"'), "utf-8")
+        wrong = self.ported(tmp_path, config, "--prove", "--seed", "99")
+        assert not wrong["ok"] and wrong["first"] == "layers[0].attn_norm"
