@@ -37,9 +37,9 @@ class Layer:
         calls: its leaves by their paths within the layer.
         norms: leaves that are norms.
         second_ffn: a second feed-forward part; None for none.
-        wiring: in execution order each part ("attn", "ffn", "second_ffn", or a norm's path) with the
-            factors of its input: of parts before it, and of "x", what enters the layer. The last
-            entry, "", is the layer's result.
+        wiring: in execution order each part ("attn", "ffn", "second_ffn", or a norm's path) with
+            the factors of its input: of parts before it, and of "x", what enters the layer. The
+            last entry, "", is the layer's result.
     """
 
     path: str
