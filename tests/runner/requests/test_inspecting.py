@@ -93,6 +93,33 @@ def test_rows_of_texts_are_captured_and_patched(arch: str):
         np.testing.assert_array_equal(model.embed([ids, ids[:3]], pooling="last"), plain)
 
 
+@pytest.mark.parametrize("in_a_graph", [False, True])
+def test_a_patch_looks_across_the_rows_of_one_text(stories: LoadedModel, in_a_graph: bool):
+    """Texts that share a step, captured or not, have the rows that each has alone."""
+    sizes: list[int] = []
+
+    def less_the_last(rows: np.ndarray) -> np.ndarray:
+        sizes.append(len(rows))
+        return rows - 0.5 * rows[-1:]
+
+    expression = in_graph(lambda x: x - x.slice(1, x.dim(1) - 1, x.dim(1)) * 0.5)
+    texts, layer = [PROMPT, "Tim had a red ball."], stories.residual[1]
+    lengths = [len(stories.tokenize(text)) for text in texts]
+    assert lengths[0] != lengths[1]
+    plain = stories.embed(texts, pooling="last")
+    with stories.patch({layer: expression if in_a_graph else less_the_last}):
+        alone = [stories.embed([text], pooling="last")[0] for text in texts]
+        sizes.clear()
+        together = stories.embed(texts, pooling="last")
+        assert in_a_graph or sorted(sizes) == sorted(lengths)
+        with stories.capture(layer):
+            captured = stories.embed(texts, pooling="last")
+        states = stories.states_of_tokens([np.array(stories.tokenize(t)) for t in texts])
+    for rows in (together, captured, [each[-1] for each in states]):
+        assert nmse(np.array([*rows]), np.array(alone)) < 1e-9
+    assert nmse(together, plain) > 1e-3
+
+
 def test_an_encoder_of_texts_is_patched_and_its_patch_may_raise():
     def fails(rows: np.ndarray) -> np.ndarray:
         raise ValueError("no such direction")

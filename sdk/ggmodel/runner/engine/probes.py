@@ -140,6 +140,13 @@ class Probe:
                     parts.append((name, patch if isinstance(patch, InGraph) else object()))
         return tuple(parts) or None
 
+    @property
+    def shareable(self) -> bool:
+        """Whether one can be for several requests: nothing is captured, and no patch can look at
+        more than a row."""
+        patches = (patch for each in self.patches.values() for patch in each)
+        return not self.captures and all(isinstance(patch, np.ndarray) for patch in patches)
+
     def touches(self, field: str) -> bool:
         """Whether it looks at that field of the model, or into it."""
         return any(f"{name}.".startswith(f"{field}.") for name in self.modules.values())

@@ -182,11 +182,13 @@ class Embedding:
         return token_rows(self.engine, ids, last, self._probes(len(ids)))
 
     def _probes(self, texts: int) -> list[Probe]:
-        """A probe for each text if something is captured, else one for all; none without any."""
+        """One for all texts if it can be, else a probe for each; none without any."""
         first = self.probe()
         if first is None:
             return []
-        return [first, *(p for _ in range(1, texts) if first.captures and (p := self.probe()))]
+        if first.shareable:
+            return [first]
+        return [first, *(p for _ in range(1, texts) if (p := self.probe()))]
 
     def _length_of(self, prompt: str) -> int:
         """The tokens of a prompt alone, less the one that closes each text."""
