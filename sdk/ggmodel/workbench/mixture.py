@@ -318,9 +318,8 @@ def probe_of(errors: Mapping[DType, float], target_bits: float) -> DType:
     def bits(dtype: DType) -> float:
         return 8 * dtype.type_size / dtype.block_size
 
-    least = min(errors, key=bits)
-    usual = {d: errors[least] / 4 ** (bits(d) - bits(least)) for d in errors}
-    off_grid = [d for d in errors if errors[d] * _ON_GRID >= usual[d]]
+    usual = max(error * 4 ** bits(d) for d, error in errors.items())  # of a type with no bits
+    off_grid = [d for d in errors if errors[d] * 4 ** bits(d) * _ON_GRID >= usual]
     return min(off_grid, key=lambda d: abs(bits(d) - target_bits))
 
 
