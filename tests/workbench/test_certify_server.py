@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.certify_files import write_folder
+from benchmarks.certify_files import TOKENS, write_folder
 
 import ggmodel
 from ggmodel.chat import ChatTemplate
@@ -28,19 +30,24 @@ def folder(tmp_path_factory: Any) -> Path:
 
 @contextmanager
 def serving(
-    model: LoadedModel, template: str | None = None, without: str = "", program: str = ""
+    model: LoadedModel,
+    template: str | None = None,
+    without: str = "",
+    program: str = "",
+    refused: int = 0,
 ) -> Iterator[str]:
     """The address of a server of few endpoints.
 
     Args:
         template: in place of the model's.
         without: the endpoint that it lacks.
-        program: what it calls itself. "llama.cpp" leaves the first token of conversations out, and
-            has no probabilities where the likeliest token is a part of a character.
+        program: what it calls itself. "llama.cpp" leaves the first token of conversations out.
+        refused: for so many prompts, the first ones, it has no probabilities.
     """
     tokenizer = model.tokenizer
     assert tokenizer is not None
     chat = ChatTemplate.from_metadata(model.source.metadata, tokenizer, template)
+    places = itertools.count()
 
     def answer(path: str, body: dict[str, Any]) -> dict[str, Any] | None:
         if path == without:
@@ -56,8 +63,8 @@ def serving(
             row -= np.log(np.exp(row - row.max()).sum()) + row.max()
             top = np.argsort(-row)[: body["logprobs"]]
             each = {tokenizer.decode([int(i)]): float(row[i]) for i in top}
-            part = program == "llama.cpp" and next(iter(each)) == "\ufffd"
-            return {"choices": [{"logprobs": None if part else {"top_logprobs": [each]}}]}
+            top_logprobs = None if next(places) < refused else {"top_logprobs": [each]}
+            return {"choices": [{"logprobs": top_logprobs}]}
         return None
 
     class Handler(BaseHTTPRequestHandler):
@@ -110,10 +117,58 @@ def test_a_server_with_another_template(folder: Path):
 
 @pytest.mark.slow
 def test_llama_server(folder: Path):
-    with ggmodel.load(folder) as model, serving(model, program="llama.cpp") as url:
+    with ggmodel.load(folder) as model, serving(model, program="llama.cpp", refused=3) as url:
         found = certify_server(url, folder)
     assert found.faults == []
     assert set(found.checked) == {"tokenizer", "template", "behaviour"}
+    assert "3 of 16 places: no probabilities" in found.unchecked
+    (note,) = found.findings
+    assert "13 of 13 likeliest tokens are the same" in note.message
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_places_without_probabilities_are_a_fault_of_others(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, ends: bool
+):
+    """But for answers that end at once."""
+    if ends:
+        every = frozenset(range(TOKENS))
+        monkeypatch.setattr("ggmodel.tokenizer.tokenizer.end_tokens", lambda vocab: every)
+    with ggmodel.load(folder) as model, serving(model, without="/tokenize", refused=3) as url:
+        found = certify_server(url, folder)
+    assert [f.part for f in found.faults] == ([] if ends else ["behaviour"])
+    assert "3 of 16 places: no probabilities" in found.unchecked
+
+
+@pytest.mark.parametrize("program", ["", "llama.cpp"])
+def test_most_places_without_probabilities(folder: Path, program: str):
+    with (
+        ggmodel.load(folder) as model,
+        serving(model, without="/tokenize", program=program, refused=9) as url,
+    ):
+        found = certify_server(url, folder)
+    assert "behaviour" not in {*found.checked, *(f.part for f in found.findings)}
+    assert "the next tokens: the server's completions have no logprobs" in found.unchecked
+
+
+@pytest.mark.parametrize("program", ["", "llama.cpp"])
+def test_what_the_template_refuses_and_the_server_does_not(
+    folder: Path, tmp_path: Path, program: str
+):
+    stricter = shutil.copytree(folder, tmp_path / "stricter")
+    settings = json.loads((stricter / "tokenizer_config.json").read_text("utf-8"))
+    settings["chat_template"] = (
+        "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+        + settings["chat_template"]
+    )
+    (stricter / "tokenizer_config.json").write_text(json.dumps(settings), "utf-8")
+    with (
+        ggmodel.load(folder) as model,
+        serving(model, without="/v1/completions", program=program) as url,
+    ):
+        found = certify_server(url, stricter)
+    (fault,) = found.faults
+    assert fault.part == "template" and "the checkpoint refuses one" in fault.message
 
 
 @pytest.mark.parametrize("program", ["", "llama.cpp"])

@@ -1,6 +1,6 @@
 """A running server beside a checkpoint: token ids, rendered conversations, log-probabilities.
 
-Asked are llama-server's and vLLM's endpoints, which ggmodel's server has too. The report
+The endpoints are llama-server's and vLLM's, which ggmodel's server has too. The report
 names endpoints that a server lacks.
 """
 
@@ -28,17 +28,18 @@ from .words import Rendered, compare_encodings, compare_rendering
 _SECONDS = 60.0
 _PLACES = 16  # tokens of the text whose successors are asked for
 _TOP = 5
+_LLAMA_SERVER = "llama.cpp"  # as it names itself
 _FAR = 0.7  # nats that a log-probability may be off on average: small types lose as much
 
 
-class Asked:
+class Server:
     """A server.
 
     Args:
         url: with or without /v1.
 
     Attributes:
-        program: as its last answer names it; "" before.
+        program: as its first answer names it; "" before.
     """
 
     def __init__(self, url: str):
@@ -60,7 +61,7 @@ class Asked:
         request = Request(self.url + path, json.dumps(body).encode(), headers)
         try:
             with urlopen(request, timeout=_SECONDS) as response:
-                self.program = str(response.headers.get("Server", ""))
+                self.program = self.program or str(response.headers.get("Server", ""))
                 answer = parse_json(read_stream(response, self.url + path, "input_bytes"), self.url)
         except HTTPError as error:
             if error.code in (401, 403):
@@ -130,7 +131,7 @@ def certify_server(
         FormatError: the checkpoint is damaged.
         Error: it cannot be loaded, see `CheckpointSource.open`.
     """
-    server, found = Asked(url), Certificate(url, str(against))
+    server, found = Server(url), Certificate(url, str(against))
     with CheckpointSource.open(against, models=models) as original:
         metadata = dict(original.metadata)
     found.architecture = str(metadata["general.architecture"])
@@ -148,7 +149,7 @@ def certify_server(
 
 
 def _compare_template(
-    server: Asked, metadata: Mapping[str, Any], tokenizer: Tokenizer, found: Certificate
+    server: Server, metadata: Mapping[str, Any], tokenizer: Tokenizer, found: Certificate
 ) -> None:
     if not isinstance(metadata.get(KEY), str):
         found.unchecked.append("the chat template: the checkpoint has none")
@@ -161,26 +162,34 @@ def _compare_template(
         return
     first = _left_out(server, metadata)
 
-    def rendered(conversation: Mapping[str, Any]) -> str:
+    original = Rendered(lambda c: theirs.render(**c))
+
+    def rendered(conversation: dict[str, Any]) -> str:
         text = server.rendered(conversation)
-        return first + text if theirs.render(**conversation) == first + text else text
+        return first + text if first and original(conversation) == first + text else text
 
-    compare_rendering(Rendered(rendered), Rendered(lambda c: theirs.render(**c)), KEY, found)
+    compare_rendering(Rendered(rendered), original, KEY, found)
 
 
-def _left_out(server: Asked, metadata: Mapping[str, Any]) -> str:
+def _left_out(server: Server, metadata: Mapping[str, Any]) -> str:
     """The token that a server leaves out before a conversation: llama-server does that with the
     first of a text, which its tokenizer adds."""
     first = metadata.get("tokenizer.ggml.bos_token_id")
-    if server.program != "llama.cpp" or first is None:
+    if server.program != _LLAMA_SERVER or first is None:
         return ""
     added = (server.ids("a", True) or [])[:1] == [int(first)]
     tokens: Sequence[str] = metadata["tokenizer.ggml.tokens"]
     return tokens[int(first)] if added else ""
 
 
+def _may_lack(server: Server, tokenizer: Tokenizer, likeliest: int) -> bool:
+    """Whether a server may have no probabilities at a place: an answer that ends at once has no
+    token, and llama-server has none for a part of a character."""
+    return server.program == _LLAMA_SERVER or likeliest in tokenizer.eog
+
+
 def _compare_answers(
-    server: Asked,
+    server: Server,
     folder: Path,
     tokenizer: Tokenizer,
     models: str | Path | None,
@@ -189,27 +198,31 @@ def _compare_answers(
     """Compares the log-probabilities of the likeliest next tokens."""
     ids = tokenizer.encode(TEXT)[:TOKENS]
     places = [*dict.fromkeys(np.linspace(len(ids) // 4, len(ids) - 1, _PLACES).astype(int))]
-    # llama-server has none for a token that is a part of a character.
-    asked = {at: server.likeliest(ids[: at + 1]) for at in places}
-    answers = {at: top for at, top in asked.items() if top is not None}
-    if 2 * len(answers) < len(places):
+    replies = {at: server.likeliest(ids[: at + 1]) for at in places}
+    lacking = sum(top is None for top in replies.values())
+    if 2 * lacking > len(places):
         found.unchecked.append("the next tokens: the server's completions have no logprobs")
         return
     with loaded(folder, models) as model:
         rows = model.logits(ids).astype(np.float64)
     rows -= rows.max(1, keepdims=True)
     rows -= np.log(np.exp(rows).sum(1, keepdims=True))
+    if lacking:
+        found.unchecked.append(f"{lacking} of {len(places)} places: no probabilities")
     errors: list[float] = []
-    same = 0
-    for at, top in answers.items():
+    same = compared = 0
+    for at, reply in replies.items():
+        if reply is None and _may_lack(server, tokenizer, int(rows[at].argmax())):
+            continue
+        top, compared = reply or {}, compared + 1
         own = {tokenizer.decode([int(i)]): float(rows[at, i]) for i in np.argsort(-rows[at])[:50]}
-        known = {text: value for text, value in top.items() if text in own}
-        errors += [abs(value - own[text]) for text, value in known.items()] or [np.inf]
+        shared = {text: value for text, value in top.items() if text in own}
+        errors += [abs(value - own[text]) for text, value in shared.items()] or [np.inf]
         same += bool(top) and max(top, key=lambda t: top[t]) == next(iter(own))
     mean = float(np.mean(errors))
     found.checked["behaviour"] = f"{len(errors)} log-probabilities of next tokens"
     note = (
         f"log-probabilities are off by {mean:.3g} nats on average; {same} of "
-        f"{len(answers)} likeliest tokens are the same"
+        f"{compared} likeliest tokens are the same"
     )
     found.add("behaviour", "log-probabilities", "/v1/completions", note, fault=not mean <= _FAR)
