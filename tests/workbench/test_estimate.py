@@ -57,12 +57,15 @@ def test_adapters_are_counted(names: list[str]):
     options: dict[str, Any] = {"context_length": 64, "gpu_layers": 0}
     adapters = [folder / name for name in names]
     plain = ggmodel.estimate(base, **options)
-    said = ggmodel.estimate(base, adapters=adapters, **options)
+    estimate = ggmodel.estimate(base, adapters=adapters, **options)
     with ggmodel.load(base, adapters=adapters, **options) as model:
-        assert (said.devices[0].cache, said.size) == (model.memory.cpu.cache, model.memory.size())
+        assert (estimate.devices[0].cache, estimate.size) == (
+            model.memory.cpu.cache,
+            model.memory.size(),
+        )
         pairs = [pair for one in model.engine.loaded for pair in one.pairs.values()]
     numbers = sum(t.n_elements for p in pairs for t in (p.a, p.b, p.gain) if t is not None)
-    assert said.size == plain.size + 4 * numbers
+    assert estimate.size == plain.size + 4 * numbers
     with pytest.raises(FormatError, match="does not exist"):
         ggmodel.estimate(base, adapters="none.gguf", **options)
 
@@ -76,24 +79,24 @@ def test_adapters_are_counted(names: list[str]):
     ],
 )
 @pytest.mark.parametrize("mapped", [True, False])
-def test_load_takes_what_was_said(
+def test_load_takes_what_was_estimated(
     source: MemorySource, write_gguf, tmp_path: Path, options: dict[str, Any], mapped: bool
 ):
     file = write_gguf(tmp_path / "tiny.gguf", source) if mapped else source
-    said = ggmodel.estimate(file, gpu_layers=0, **options)
+    estimate = ggmodel.estimate(file, gpu_layers=0, **options)
     with ggmodel.load(file, gpu_layers=0, **options) as model:
         taken = model.memory
-    (cpu,) = said.devices
+    (cpu,) = estimate.devices
     assert (cpu.weights, cpu.cache, cpu.graph) == (
         taken.cpu.weights,
         taken.cpu.cache,
         taken.cpu.graph,
     )
     assert cpu.input_weights == taken.input_weights
-    assert (said.size, said.mapped) == (taken.size(), taken.mapped)
-    assert bool(said.mapped) == mapped
+    assert (estimate.size, estimate.mapped) == (taken.size(), taken.mapped)
+    assert bool(estimate.mapped) == mapped
     assert cpu.layers == [0, 1, 2]
-    assert (said.architecture, said.parallel) == ("llama", options.get("parallel", 1))
+    assert (estimate.architecture, estimate.parallel) == ("llama", options.get("parallel", 1))
 
 
 def test_a_large_file_in_no_time(large: Path, monkeypatch: pytest.MonkeyPatch):
@@ -103,16 +106,16 @@ def test_a_large_file_in_no_time(large: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(GGUF, "data", data)
     ggmodel.estimate(large, gpu_layers=0)
     start = time.perf_counter()
-    said = ggmodel.estimate(large, gpu_layers=0)
+    estimate = ggmodel.estimate(large, gpu_layers=0)
     assert time.perf_counter() - start < 3  # 0.2 s on a quiet machine
-    (cpu,) = said.devices
-    assert (said.context_length, said.trained_context) == (4096, 131_072)
+    (cpu,) = estimate.devices
+    assert (estimate.context_length, estimate.trained_context) == (4096, 131_072)
     # Keys and values of 8 heads of 64 in two bytes each.
     assert cpu.cache == [4096 * 2 * 512 * 2] * 16 + [0]
     layer = (2048 * (2 * 2048 + 2 * 512) + 3 * 2048 * 8192) // 32 * 34 + 2 * 2048 * 4
     assert cpu.weights == [layer] * 16 + [2048 * 4]
     assert cpu.input_weights == 128_256 * 2048 // 32 * 34
-    assert said.mapped == cpu.input_weights + sum(cpu.weights)
+    assert estimate.mapped == cpu.input_weights + sum(cpu.weights)
 
 
 @pytest.mark.parametrize("flash_attention", ["on", "off"])
@@ -208,27 +211,27 @@ def gpu(room: int, id: str = "0", **more: Any) -> DeviceInfo:
 
 
 def test_all_on_one_device(on):
-    said = on(10_000, gpu(20_000, description="A GPU"))
-    cuda, cpu = said.devices
+    estimate = on(10_000, gpu(20_000, description="A GPU"))
+    cuda, cpu = estimate.devices
     assert (cuda.name, cuda.description, cuda.free) == ("CUDA0", "A GPU", 20_000)
     assert (cuda.layers, cpu.layers) == ([0, 1, 2, 3, 4], [])
     assert cuda.size == 450 + 4 * 4096 + 7
     assert (cpu.size, cpu.input_weights, cpu.free) == (1007, 1000, 10_000)
-    assert said.size == cuda.size + cpu.size
-    assert (said.fits, said.missing()) == (True, {})
+    assert estimate.size == cuda.size + cpu.size
+    assert (estimate.fits, estimate.missing()) == (True, {})
     # 20,000 bytes hold four layers of 4,885 positions.
-    assert said.largest_context == 4864
+    assert estimate.largest_context == 4864
 
 
 def test_what_does_not_fit_stays_on_the_cpu(on):
-    said = on(10_000, gpu(9000))
-    assert [d.layers for d in said.devices] == [[2, 3, 4], [0, 1]]
-    assert said.fits
+    estimate = on(10_000, gpu(9000))
+    assert [d.layers for d in estimate.devices] == [[2, 3, 4], [0, 1]]
+    assert estimate.fits
     # The layers stay where they are: there is room for 4,371 positions beside these.
-    assert said.largest_context == 4352
-    said = on(100_000, gpu(9000), gpu_layers=-1)
-    assert said.missing() == {"CUDA0": said.devices[0].size - 9000}
-    assert said.largest_context == 2048
+    assert estimate.largest_context == 4352
+    estimate = on(100_000, gpu(9000), gpu_layers=-1)
+    assert estimate.missing() == {"CUDA0": estimate.devices[0].size - 9000}
+    assert estimate.largest_context == 2048
 
 
 @pytest.mark.parametrize(
@@ -243,31 +246,31 @@ def test_what_does_not_fit_stays_on_the_cpu(on):
     ],
 )
 def test_a_context_that_leaves_half_of_the_memory(on, taken, options, length: int):
-    said = on(50_000, taken=taken, **options)
-    assert said.context_length == length
-    (cpu,) = said.devices
+    estimate = on(50_000, taken=taken, **options)
+    assert estimate.context_length == length
+    (cpu,) = estimate.devices
     assert cpu.size == 1000 + 450 + 7 + 4 * length
 
 
 def test_a_context_that_leaves_half_of_a_gpu(on):
-    said = on(10_000, gpu(60_000), taken=0)
-    assert said.context_length == 7424 and [len(d.layers) for d in said.devices] == [5, 0]
+    estimate = on(10_000, gpu(60_000), taken=0)
+    assert estimate.context_length == 7424 and [len(d.layers) for d in estimate.devices] == [5, 0]
     assert on(10_000, gpu(600_000), taken=0).context_length == 8192  # the model's own
     shared = on(50_000, gpu(600_000, integrated=True), taken=0)
     assert shared.context_length == 5888
 
 
 def test_a_gpu_that_shares_memory_needs_it_twice(on):
-    said = on(17_000, gpu(20_000, integrated=True))
-    cuda, cpu = said.devices
+    estimate = on(17_000, gpu(20_000, integrated=True))
+    cuda, cpu = estimate.devices
     assert (cuda.shared, cpu.shared) == (True, False)
-    assert said.missing() == {"CPU": cuda.size + cpu.size - 17_000}
+    assert estimate.missing() == {"CPU": cuda.size + cpu.size - 17_000}
 
 
 def test_nothing_fits(on):
-    said = on(500)
-    assert not said.fits
-    assert said.largest_context == 0
+    estimate = on(500)
+    assert not estimate.fits
+    assert estimate.largest_context == 0
 
 
 @given(
