@@ -4,13 +4,13 @@ A prompt without a source is computed by transformers' decoder alone (`adjust`),
 out the attention to the encoder then, and the norm behind it; so do ours.
 """
 
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ggmodel.workbench.golden import Picture, weights
+from tests.golden.decoders import decode_alone
 from tests.golden.t5 import cases as t5
 
 VOCABULARY, START, WIDTH = 96, 2, 64
@@ -88,16 +88,10 @@ def image_rows(model: Any, inputs: dict[str, Any]) -> Any:
 
 
 def adjust(model: Any) -> None:
-    output = import_module("transformers.modeling_outputs").CausalLMOutput
-    whole = model.forward
+    def logits(states: Any) -> Any:
+        return model.lm_head(states) + model.final_logits_bias
 
-    def forward(input_ids: Any, source_ids: Any = None, **options: Any) -> Any:
-        if source_ids is not None:
-            return whole(input_ids=source_ids, decoder_input_ids=input_ids, **options)
-        states = model.model.decoder(input_ids, **options).last_hidden_state
-        return output(logits=model.lm_head(states) + model.final_logits_bias)
-
-    model.forward = forward
+    decode_alone(model, "source_ids", "input_ids", logits)
 
 
 # Numbers that no case can see.

@@ -4,13 +4,13 @@ Sounds are samples, of any length. A prompt without one is computed by transform
 (`adjust`), whose layers leave out the attention to the encoder then; so do ours.
 """
 
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ggmodel.workbench.golden import Picture, weights
+from tests.golden.decoders import decode_alone
 
 VOCABULARY, START = 96, 1
 
@@ -112,22 +112,7 @@ def image_rows(model: Any, inputs: dict[str, Any]) -> Any:
 
 
 def adjust(model: Any) -> None:
-    output = import_module("transformers.modeling_outputs").CausalLMOutput
-    whole = model.forward
-
-    def forward(
-        input_ids: Any = None,
-        input_values: Any = None,
-        decoder_input_ids: Any = None,
-        **options: Any,
-    ) -> Any:
-        ids = decoder_input_ids if input_ids is None else input_ids
-        if input_values is not None:
-            return whole(input_values, decoder_input_ids=ids, **options)
-        states = model.model.decoder(ids, **options).last_hidden_state
-        return output(logits=model.proj_out(states))
-
-    model.forward = forward
+    decode_alone(model, "input_values", "input_values", model.proj_out)
 
 
 # Sounds are heard as they are.

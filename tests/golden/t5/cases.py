@@ -4,13 +4,13 @@ A prompt without a source is computed by transformers' decoder alone (`adjust`),
 out the attention to the encoder then; so do ours.
 """
 
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ggmodel.workbench.golden import Picture, weights
+from tests.golden.decoders import decode_alone
 
 VOCABULARY, START = 96, 5
 
@@ -103,14 +103,5 @@ def image_rows(model: Any, inputs: dict[str, Any]) -> Any:
 
 
 def adjust(model: Any) -> None:
-    output = import_module("transformers.modeling_outputs").CausalLMOutput
-    whole = model.forward
-
-    def forward(input_ids: Any, source_ids: Any = None, **options: Any) -> Any:
-        if source_ids is not None:
-            return whole(input_ids=source_ids, decoder_input_ids=input_ids, **options)
-        states = model.decoder(input_ids, **options).last_hidden_state
-        scale = model.model_dim**-0.5 if model.config.scale_decoder_outputs else 1.0
-        return output(logits=model.lm_head(states * scale))
-
-    model.forward = forward
+    scale = model.model_dim**-0.5 if model.config.scale_decoder_outputs else 1.0
+    decode_alone(model, "source_ids", "input_ids", lambda states: model.lm_head(states * scale))

@@ -4,13 +4,13 @@ Transformers runs the decoder with a sound alone. A prompt without one is comput
 alone (`adjust`), whose layers leave out the attention to the encoder then; so do ours.
 """
 
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ggmodel.workbench.golden import Picture, weights
+from tests.golden.decoders import decode_alone
 
 VOCABULARY, START = 96, 90
 
@@ -114,22 +114,7 @@ def image_rows(model: Any, inputs: dict[str, Any]) -> Any:
 
 
 def adjust(model: Any) -> None:
-    output = import_module("transformers.modeling_outputs").CausalLMOutput
-    whole = model.forward
-
-    def forward(
-        input_ids: Any = None,
-        input_features: Any = None,
-        decoder_input_ids: Any = None,
-        **options: Any,
-    ) -> Any:
-        ids = decoder_input_ids if input_ids is None else input_ids
-        if input_features is not None:
-            return whole(input_features, decoder_input_ids=ids, **options)
-        states = model.model.decoder(ids, **options).last_hidden_state
-        return output(logits=model.proj_out(states))
-
-    model.forward = forward
+    decode_alone(model, "input_features", "input_features", model.proj_out)
 
 
 # The whole window, and a sound that is filled up.
