@@ -98,27 +98,29 @@ def test_sounds_that_it_cannot_hear(model: LoadedModel, samples: int, shown: str
 
 def folder_of(path: Path, **features: Any) -> Path:
     folder, _ = write_golden(path, "moonshine", "published")
-    said = {key: value for key, value in {**FEATURES, **features}.items() if value is not ...}
-    (folder / "preprocessor_config.json").write_text(json.dumps(said))
+    keys = {key: value for key, value in {**FEATURES, **features}.items() if value is not ...}
+    (folder / "preprocessor_config.json").write_text(json.dumps(keys))
     return folder
 
 
 def test_a_folder_and_its_file_transcribe_alike(tmp_path: Path):
     """The likeliest tokens behind the start, to which the sound belongs."""
-    folder, given = folder_of(tmp_path / "hf"), pcm(tones(0.4))
+    folder, recording = folder_of(tmp_path / "hf"), pcm(tones(0.4))
     convert(folder, tmp_path / "a.gguf", pre="gpt-2")
-    found = []
+    transcripts = []
     for source in (folder, tmp_path / "a.gguf"):
         with ggmodel.load(source, kv_type="f32", context_length=24) as loaded:
-            transcript = transcribe(loaded, given)
+            transcript = transcribe(loaded, recording)
             (segment,) = transcript.segments
-            heard = loaded.model.modalities()["audio"].inputs(loaded.embeddings(given, "audio"))
-            assert [one.token for one in heard if isinstance(one, Input)] == [START]
-            assert loaded.logits([*heard])[-1].argmax() == segment.tokens[0]
+            inputs = loaded.model.modalities()["audio"].inputs(
+                loaded.embeddings(recording, "audio")
+            )
+            assert [one.token for one in inputs if isinstance(one, Input)] == [START]
+            assert loaded.logits([*inputs])[-1].argmax() == segment.tokens[0]
             with pytest.raises(Unsupported, match="gives no timestamps"):
-                transcribe(loaded, given, timestamps=True)
-            found.append((segment.tokens, transcript.text))
-    assert found[0] == found[1] and len(found[0][0]) > 0
+                transcribe(loaded, recording, timestamps=True)
+            transcripts.append((segment.tokens, transcript.text))
+    assert transcripts[0] == transcripts[1] and len(transcripts[0][0]) > 0
 
 
 def test_names_in_a_file(tmp_path: Path):

@@ -19,6 +19,6 @@ def test_a_server(tmp_path: Path, template: str):
     convert(folder, tmp_path / "model.gguf", "q8_0")
     options = ["--jinja", *(("--chat-template", template) if template else ())]
     with serving(tmp_path / "model.gguf", *options) as address:
-        found = certify_server(address, folder)
-    assert set(found.checked) == {"tokenizer", "template", "behaviour"}
-    assert [f.part for f in found.faults] == (["template"] if template else [])
+        certificate = certify_server(address, folder)
+    assert set(certificate.checked) == {"tokenizer", "template", "behaviour"}
+    assert [f.part for f in certificate.faults] == (["template"] if template else [])

@@ -215,12 +215,12 @@ PUBLISHED: dict[str, tuple[str, Callable[[dict[str, Any]], Pair]]] = {
 
 def wrong(pair: Pair, count: int, seed: int) -> list[tuple[str, list[int], list[int]]]:
     """Texts whose ids differ, with ours and the reference's."""
-    found = []
+    others = []
     for text in texts(pair.pieces, count, seed):
         ids, expected = pair.ours(text), pair.reference(text)
         if ids != expected:
-            found.append((text, ids, expected))
-    return found
+            others.append((text, ids, expected))
+    return others
 
 
 def main() -> int:
@@ -241,11 +241,11 @@ def main() -> int:
     bad = 0
     for name in args.kinds or kinds:
         start = time.monotonic()
-        found = wrong(kinds[name](), args.count, args.seed)
-        print(f"{name}: {args.count} texts, {len(found)} differ, {time.monotonic() - start:.0f} s")
-        for text, ids, expected in sorted(found, key=lambda row: len(row[0]))[:3]:
+        others = wrong(kinds[name](), args.count, args.seed)
+        print(f"{name}: {args.count} texts, {len(others)} differ, {time.monotonic() - start:.0f} s")
+        for text, ids, expected in sorted(others, key=lambda row: len(row[0]))[:3]:
             print(f"  {text!r:.200}\n    {ids}\n    {expected}")
-        bad += len(found)
+        bad += len(others)
     return bool(bad)
 
 

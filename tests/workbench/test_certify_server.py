@@ -100,29 +100,29 @@ def serving(
 @pytest.mark.slow
 def test_a_server(folder: Path):
     with ggmodel.load(folder) as model, serving(model) as url:
-        found = certify_server(url, folder)
-    assert found.faults == []
-    assert set(found.checked) == {"tokenizer", "template", "behaviour"}
-    (note,) = found.findings
+        certificate = certify_server(url, folder)
+    assert certificate.faults == []
+    assert set(certificate.checked) == {"tokenizer", "template", "behaviour"}
+    (note,) = certificate.findings
     assert not note.fault and "likeliest tokens are the same" in note.message
 
 
 def test_a_server_with_another_template(folder: Path):
     other = "{% for m in messages %}{{ m.content }}{% endfor %}"
     with ggmodel.load(folder) as model, serving(model, other, "/tokenize") as url:
-        found = certify_server(url, folder)
-    assert [f.part for f in found.faults] == ["template"]
-    assert "the tokenizer: the server has no /tokenize" in found.unchecked
+        certificate = certify_server(url, folder)
+    assert [f.part for f in certificate.faults] == ["template"]
+    assert "the tokenizer: the server has no /tokenize" in certificate.unchecked
 
 
 @pytest.mark.slow
 def test_llama_server(folder: Path):
     with ggmodel.load(folder) as model, serving(model, program="llama.cpp", refused=3) as url:
-        found = certify_server(url, folder)
-    assert found.faults == []
-    assert set(found.checked) == {"tokenizer", "template", "behaviour"}
-    assert "3 of 16 places: no probabilities" in found.unchecked
-    (note,) = found.findings
+        certificate = certify_server(url, folder)
+    assert certificate.faults == []
+    assert set(certificate.checked) == {"tokenizer", "template", "behaviour"}
+    assert "3 of 16 places: no probabilities" in certificate.unchecked
+    (note,) = certificate.findings
     assert "of 13 likeliest tokens are the same" in note.message  # 3 are parts of characters
 
 
@@ -135,9 +135,9 @@ def test_places_without_probabilities_are_a_fault_of_others(
         every = frozenset(range(TOKENS))
         monkeypatch.setattr("ggmodel.tokenizer.tokenizer.end_tokens", lambda vocab: every)
     with ggmodel.load(folder) as model, serving(model, without="/tokenize", refused=3) as url:
-        found = certify_server(url, folder)
-    assert [f.part for f in found.faults] == ([] if ends else ["behaviour"])
-    assert "3 of 16 places: no probabilities" in found.unchecked
+        certificate = certify_server(url, folder)
+    assert [f.part for f in certificate.faults] == ([] if ends else ["behaviour"])
+    assert "3 of 16 places: no probabilities" in certificate.unchecked
 
 
 @pytest.mark.parametrize("program", ["", "llama.cpp"])
@@ -146,9 +146,9 @@ def test_most_places_without_probabilities(folder: Path, program: str):
         ggmodel.load(folder) as model,
         serving(model, without="/tokenize", program=program, refused=9) as url,
     ):
-        found = certify_server(url, folder)
-    assert "behaviour" not in {*found.checked, *(f.part for f in found.findings)}
-    assert "the next tokens: the server's completions have no logprobs" in found.unchecked
+        certificate = certify_server(url, folder)
+    assert "behaviour" not in {*certificate.checked, *(f.part for f in certificate.findings)}
+    assert "the next tokens: the server's completions have no logprobs" in certificate.unchecked
 
 
 @pytest.mark.parametrize("program", ["", "llama.cpp"])
@@ -166,8 +166,8 @@ def test_what_the_template_refuses_and_the_server_does_not(
         ggmodel.load(folder) as model,
         serving(model, without="/v1/completions", program=program) as url,
     ):
-        found = certify_server(url, stricter)
-    (fault,) = found.faults
+        certificate = certify_server(url, stricter)
+    (fault,) = certificate.faults
     assert fault.part == "template" and "the checkpoint refuses one" in fault.message
 
 
@@ -178,8 +178,8 @@ def test_a_template_without_its_first_token(folder: Path, program: str):
         other = template.replace("{{ bos_token }}", "") if program == "" else "<s> " + template
         assert other != template
         with serving(model, other, "/v1/completions", program) as url:
-            found = certify_server(url, folder)
-    assert [f.part for f in found.faults] == ["template"]
+            certificate = certify_server(url, folder)
+    assert [f.part for f in certificate.faults] == ["template"]
 
 
 def test_addresses(folder: Path):

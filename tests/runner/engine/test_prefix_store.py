@@ -127,13 +127,13 @@ def test_cross_attention(name: str, tmp_path: Path):
 def test_an_encoded_item_is_found_though_few_inputs_are(name: str, tmp_path: Path):
     """With blocks of the usual size: an item stands at one position, and took an encoder."""
     golden = load_golden(*name.split("/"))
-    asked = next(iter(golden.prompts.values()))
+    prompt = next(iter(golden.prompts.values()))
     options: Any = {"context_length": 64, "deterministic": True, "prefix_store": tmp_path}
     got, encoded = [], -1
     for _ in range(2):
         with ggmodel.load(source_of(golden), **options) as model:
             store = known_store_of(model)
-            got.append((answered(model, laid_out(model, golden, asked)), store.found))
+            got.append((answered(model, laid_out(model, golden, prompt)), store.found))
             encoded = model.engine.images.encoders.recorded
     (_, want), (reused, rows) = got[0][0], got[1][0]
     assert rows == want and reused >= 1 and got[1][1] == 1 and not encoded

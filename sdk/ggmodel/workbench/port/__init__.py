@@ -274,17 +274,17 @@ def _compare_weights(
     options |= {"context_length": LONG + 8, "threads": 1}
     tiny.draw(seed)
     texts = [_ids(seed + n, n) for n in LENGTHS]
-    wanted = [recording.logits(tiny.net, ids) for ids in texts]
+    expected = [recording.logits(tiny.net, ids) for ids in texts]
     with tempfile.TemporaryDirectory() as folder:
         tiny.save(Path(folder))
         with load(folder, backend="reference", **options) as model:
-            for ids, want in zip(texts, wanted, strict=True):
+            for ids, want in zip(texts, expected, strict=True):
                 name = f"float64, {len(ids)} tokens, weights {seed}"
                 result.errors[name] = nmse(model.logits(ids.tolist()), want)
                 result.bounds[name] = BOUND
         if split:
             with load(folder, **options) as model:
-                ids, want = texts[-1][:SPLIT].astype(np.int32), wanted[-1][:SPLIT]
+                ids, want = texts[-1][:SPLIT].astype(np.int32), expected[-1][:SPLIT]
                 prompt = Prompt(model, ids, want, BOUND_F32)
                 for run in prompt.runs():
                     result.errors[f"float32, {run.name}"] = run.nmse
