@@ -109,7 +109,8 @@ INLINE ints pairs_of(ints weights, ints x, enum kind kind) {
     return _mm256_maddubs_epi16(weights, x);
 }
 
-/* Groups of four values whose sums of two products 16 bits hold: 32 of the smallest bytes, two of the largest. */
+/* Groups of four values whose products 16 bits can add, two of a group in each: eight of the smallest bytes, one of
+   the largest. */
 INLINE int together_of(const struct type * type) {
     return type->most < 16 ? 8 : type->most < 32 ? 4 : type->most < 64 ? 2 : 1;
 }

@@ -27,7 +27,6 @@
 #define LINE   512 /* values that are unpacked at once, of TILE rows */
 #define QUAD   (4 * BLOCK)
 #define FEW      8 /* columns, at most, that are multiplied row by row */
-#define PARTS  (2 * BLOCKS)
 #define STREAM 4096 /* bytes that are fetched ahead */
 
 /* GROUP columns of one block of activations. */

@@ -2,6 +2,8 @@
    weights that are read once come as fast as memory gives them in one stream. The sums are those of
    all kernels: parts are added in order, and a part is an exact sum times its activations' scale. */
 
+#define PARTS (2 * BLOCKS)
+
 /* Of a panel's depth of rows and columns. */
 struct parts {
     float scale[TILE][PARTS], minimum[TILE][PARTS];
