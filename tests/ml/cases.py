@@ -917,6 +917,71 @@ case(
 )
 
 
+def wkv7(
+    r: np.ndarray, decay: np.ndarray, k: np.ndarray, v: np.ndarray, a: np.ndarray, b: np.ndarray,
+    states: np.ndarray,
+) -> np.ndarray:  # fmt: skip
+    """The rule head by head with products of matrices (Peng and others, arXiv 2503.14456):
+    S_t = S_{t-1} (diag(w_t) + a_tᵀ b_t) + v_tᵀ k_t, by values and keys."""
+    sequences, n, heads, d = v.shape
+    y, last = np.zeros(v.shape), np.zeros(states.shape)
+    for sequence, head in itertools.product(range(sequences), range(heads)):
+        state = states[sequence, head].astype(np.float64)  # [values, keys]
+        for t in range(n):
+            at = (sequence, t, head)
+            moved = np.diag(decay[at]) + np.outer(a[at], b[at])
+            state = state @ moved + np.outer(v[at], k[at])
+            y[at] = state @ r[at]
+        last[sequence, head] = state
+    return np.concatenate([y.reshape(-1, heads * d), last.reshape(-1, heads * d)])
+
+
+def wkv7_values(d: int, heads: int, tokens: int, sequences: int = 1) -> tuple[np.ndarray, ...]:
+    shape = sequences, tokens, heads, d
+    keys = normal(*shape, seed=4)
+    keys /= np.linalg.norm(keys, axis=-1, keepdims=True)  # as models have them
+    return (
+        normal(*shape),
+        np.exp(-positive(normal(*shape, seed=1))),
+        normal(*shape, seed=2),
+        normal(*shape, seed=3),
+        -keys,
+        keys * positive(normal(*shape, seed=5)) / 4,
+        normal(sequences, heads, d, d, seed=6),
+    )
+
+
+for _label, _values in {
+    "heads": wkv7_values(64, 3, 5),
+    "sequences": wkv7_values(64, 2, 4, 3),
+    "one token": wkv7_values(64, 1, 1, 2),
+    "a wide head": wkv7_values(128, 1, 2),
+}.items():
+    case("rwkv_wkv7", _label, _values, lambda r, *x: r.rwkv_wkv7(*x), wkv7)
+case(
+    "rwkv_wkv7",
+    "heads of many",
+    wkv7_values(64, 3, 4, 2),
+    lambda r, decay, k, v, a, b, states: r.slice(1, 1, 3).rwkv_wkv7(
+        decay.slice(1, 1, 3),
+        k.slice(1, 1, 3),
+        v.slice(1, 1, 3),
+        a.slice(1, 1, 3),
+        b.slice(1, 1, 3),
+        states.slice(2, 1, 3),
+    ),
+    lambda r, decay, k, v, a, b, states: wkv7(
+        r[:, :, 1:3],
+        decay[:, :, 1:3],
+        k[:, :, 1:3],
+        v[:, :, 1:3],
+        a[:, :, 1:3],
+        b[:, :, 1:3],
+        states[:, 1:3],
+    ),
+)
+
+
 def solved(a: np.ndarray, b: np.ndarray, lower: bool, left: bool, unit: bool) -> np.ndarray:
     a = np.tril(a) if lower else np.triu(a)
     if unit:

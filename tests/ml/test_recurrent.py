@@ -118,6 +118,39 @@ def test_a_delta_rule_needs_a_token(ctx: Context):
         delta(ctx, none)
 
 
+# heads of 64, 2 of them, 5 tokens of 3 sequences
+WKV: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(("r", "decay", "k", "v", "a", "b"), (64, 2, 5, 3)),
+    "states": (64, 64, 2, 3),
+}
+
+
+def wkv(ctx: Context, shapes: dict[str, tuple[int, ...]]) -> Tensor:
+    r, *others = (zeros(ctx, *shape) for shape in (WKV | shapes).values())
+    return r.rwkv_wkv7(*others)
+
+
+def test_the_rule_of_rwkv_gives_rows_of_results_and_of_states(ctx: Context):
+    assert wkv(ctx, {}).shape == (128, 15 + 192)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        *({name: (64, 2, 4, 3)} for name in ("decay", "k", "v", "a", "b")),
+        {"states": (64, 64, 1, 3)},
+        {"states": (64, 64, 2, 1)},
+        {name: (32, 2, 5, 3) for name in WKV if name != "states"} | {"states": (32, 32, 2, 3)},
+        {name: (192, 2, 5, 3) for name in WKV if name != "states"} | {"states": (192, 192, 2, 3)},
+        {name: (64, 2, 0, 3) for name in WKV if name != "states"},
+    ],
+    ids=str,
+)
+def test_the_rule_of_rwkv_takes_operands_that_fit(ctx: Context, other: dict[str, tuple[int, ...]]):
+    with pytest.raises(TensorError, match="rwkv_wkv7"):
+        wkv(ctx, other)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

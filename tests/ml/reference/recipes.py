@@ -575,6 +575,24 @@ def gated_delta_net(draw: Draw, _: str) -> Recipe:
     return Recipe(values, build)
 
 
+@recipe("rwkv_wkv7")
+def rwkv_wkv7(draw: Draw, _: str) -> Recipe:
+    shape = (draw(st.integers(1, 2)), draw(st.integers(1, 3)), draw(st.integers(1, 2)), 64)
+    sizes_of_states = (shape[0], shape[2], 64, 64)
+    made = [
+        operand(draw, noise(draw, *size), draw(dtypes)) for size in [shape] * 6 + [sizes_of_states]
+    ]
+    values, lays = zip(*made, strict=True)
+
+    def build(*x: Tensor) -> Tensor:
+        r, decay, k, v, a, b, states = (lay(t) for lay, t in zip(lays, x, strict=True))
+        # states that fade and unit vectors, or they grow out of bounds
+        a, b = (t.contiguous().l2_norm() for t in (a, b))
+        return r.rwkv_wkv7(decay.sigmoid(), k, v, a, b, states)
+
+    return Recipe(values, build)
+
+
 @recipe("solve_tri")
 def solve_tri(draw: Draw, _: str) -> Recipe:
     b, a, n, k = shape(draw)

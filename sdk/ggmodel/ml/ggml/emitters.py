@@ -93,6 +93,15 @@ EMITTERS.update(
 )
 
 
+@emits("rwkv_wkv7")
+def _rwkv_wkv7(c: Any, x: tuple, a: dict) -> Any:
+    *rows, states = x
+    width, heads, tokens, sequences = rows[0].ne
+    rows = [lib.ggml_reshape_3d(c, t, width, heads, tokens * sequences) for t in rows]
+    flat = lib.ggml_reshape_2d(c, states, width * width * heads, sequences)
+    return lib.ggml_rwkv_wkv7(c, *rows, flat)
+
+
 @emits("mulmat")
 def _mulmat(c: Any, x: tuple, a: dict) -> Any:
     t = lib.ggml_mul_mat(c, x[0], x[1])

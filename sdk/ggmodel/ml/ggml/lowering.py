@@ -33,7 +33,7 @@ from .weights import Weights
 
 # The most tensors that ggml makes of an op, tried with two kinds of operands: convolutions are the
 # longest composites.
-_MOST_TENSORS = {"conv_1d": 16, "conv_2d": 16, "conv_3d": 16}
+_MOST_TENSORS = {"conv_1d": 16, "conv_2d": 16, "conv_3d": 16, "rwkv_wkv7": 8}
 _MOST_OF_OTHERS = 4
 
 

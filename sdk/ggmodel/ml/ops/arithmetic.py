@@ -1,4 +1,4 @@
-"""Arithmetic: element-wise ops, reductions along dim 0, and matrix products.
+"""Arithmetic: element-wise ops, reductions along dim 0, matrix products, triangular systems.
 
 Element-wise ops are arithmetic with broadcasting, unary functions and gated activations. In matrix
 products, including expert-indexed ones, the receiver is the weight.
@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
+from ...errors import TensorError
 from ...gguf_file.types import DType
-from ..graph import record
+from ..graph import record, tracing
 from ..node import Node, T
 from ..table import (
     F32,
@@ -21,6 +23,7 @@ from ..table import (
     I32,
     NUMBERS,
     Layout,
+    Mismatch,
     Operand,
     Result,
     Shape,
@@ -357,8 +360,15 @@ def _add_id(x: Node, bias: Node, ids: Node) -> Result:
     return Result(x.ne, F32)
 
 
+@define("solve_tri", dense("a"), dense("b"))
+def _solve_tri(a: Node, b: Node) -> Result:
+    need(a.ne[0] == a.ne[1], f"{list(a.shape)} is not square")
+    need(a.ne[1:] == b.ne[1:], f"{list(a.shape)} and {list(b.shape)}: dims 1 to 3 differ")
+    return Result(b.ne, F32)
+
+
 class Products(Node):
-    """Matrix products."""
+    """Matrix products and triangular systems."""
 
     __slots__ = ()
 
@@ -383,3 +393,60 @@ class Products(Node):
         """self [m, used, n] plus the rows of bias [m, experts] chosen by ids I32 [used, n] →
         [m, used, n] F32."""
         return record(self, "add_id", bias, ids)
+
+    def solve_tri(
+        self, b: Node, lower: bool = True, left: bool = True, unit_diag: bool = False
+    ) -> Self:
+        """The x of self · x = b: self [n, n] triangular, b [k, n] → [k, n]; with left=False that of
+        x · self = b: b [n, k] → [n, k].
+
+        Rows lie along dim 1, columns along dim 0; dims 2 and 3 are equal. The other triangle is not
+        read, nor the diagonal if `unit_diag` assumes ones; a zero on it gives inf or NaN. ggml
+        solves only lower, left, non-unit. The other seven are composed: the right side by
+        transposing, upper triangles by reversing rows and columns, a unit diagonal by writing ones.
+        """
+        graph = self.graph or b.graph
+        with tracing(graph) if graph is not None else nullcontext():
+            if left:
+                return _solve(self, b, lower, unit_diag)
+            # x · a = b is aᵀ · xᵀ = bᵀ
+            solved = _solve(_transposed(self), _transposed(b), not lower, unit_diag)
+            return record(_transposed(solved), "contiguous")
+
+
+def _solve(a: T, b: Node, lower: bool, unit_diag: bool) -> T:
+    if lower and not unit_diag:
+        return record(a, "solve_tri", b)
+    try:
+        _solve_tri(a, b)
+    except Mismatch as error:
+        raise TensorError(f"solve_tri: {error}") from None
+    if a.dtype != F32:
+        a = record(a, "cast", dtype=F32)
+    if unit_diag:
+        ones = record(record(_first_row(a), "fill", value=1.0), "diag")
+        a = record(record(a, "tri", kind=3 if lower else 1), "add", ones)
+    if lower:
+        return record(a, "solve_tri", b)
+    # With its rows and columns reversed an upper triangle is a lower one.
+    backwards = _backwards(a)
+    half = _transposed(record(a, "rows", backwards))
+    flipped = _transposed(record(half, "rows", backwards))
+    return record(record(flipped, "solve_tri", record(b, "rows", backwards)), "rows", backwards)
+
+
+def _transposed(x: T) -> T:
+    return record(x, "permute", order=(1, 0, 2, 3))
+
+
+def _first_row(x: T) -> T:
+    return record(x, "view", offset=0, ne=(x.ne[0], 1, *x.ne[2:]), nb=x.nb)
+
+
+def _backwards(x: T) -> T:
+    """I32 n − 1, n − 2, … 0 for each matrix of x [n, n, …]."""
+    n = x.ne[0]
+    counted = record(record(_first_row(x), "fill", value=-1.0), "cumsum")  # −1, −2, … −n
+    total = record(_first_row(x), "fill", value=float(n))
+    ids = record(record(counted, "add", total), "cast", dtype=I32)
+    return record(ids, "reshape", ne=(n, *x.ne[2:], 1))

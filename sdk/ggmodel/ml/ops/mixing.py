@@ -1,18 +1,17 @@
 """Mixing of positions: rotary positions, attention, and recurrent layers.
 
-Recurrent layers are state-space models, delta rules and triangular systems.
+Recurrent layers are state-space models and delta rules.
 """
 
 from __future__ import annotations
 
 import enum
 import math
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...errors import TensorError
 from ..arguments import integer
-from ..graph import call_site, record, tracing
+from ..graph import call_site, record
 from ..node import Node, T, failure
 from ..table import (
     F16,
@@ -22,7 +21,6 @@ from ..table import (
     I32,
     NUMBERS,
     Layout,
-    Mismatch,
     Operand,
     Result,
     define,
@@ -368,15 +366,23 @@ def _gated_delta_net(q: Node, k: Node, v: Node, decay: Node, beta: Node, s: Node
     return Result((width * heads, (tokens + width) * sequences, 1, 1), F32)
 
 
-@define("solve_tri", dense("a"), dense("b"))
-def _solve_tri(a: Node, b: Node) -> Result:
-    need(a.ne[0] == a.ne[1], f"{list(a.shape)} is not square")
-    need(a.ne[1:] == b.ne[1:], f"{list(a.shape)} and {list(b.shape)}: dims 1 to 3 differ")
-    return Result(b.ne, F32)
+# ggml reads 64 elements at once with AVX-512; CUDA has kernels for these, and ends at others.
+_WKV_WIDTHS = (64, 128)
+
+
+@define("rwkv_wkv7", *map(dense, ("r", "decay", "k", "v", "a", "b", "states")), own=True)
+def _rwkv_wkv7(r: Node, decay: Node, k: Node, v: Node, a: Node, b: Node, s: Node) -> Result:
+    width, heads, tokens, sequences = r.ne
+    for name, x in (("decay", decay), ("k", k), ("v", v), ("a", a), ("b", b)):
+        need(x.ne == r.ne, lambda name=name, x=x: f"{name} is {list(x.shape)}, r {list(r.shape)}")
+    need(s.ne == (width, width, heads, sequences), "the states are [d, d, heads, sequences] of r")
+    need(width in _WKV_WIDTHS, lambda: f"heads of {width}; ggml has kernels for 64 and 128")
+    need(r.n_elements > 0, "r has elements")
+    return Result((width * heads, (tokens + width) * sequences, 1, 1), F32)
 
 
 class Recurrent(Node):
-    """State-space models, delta rules, triangular systems; results are F32."""
+    """State-space models and delta rules; results are F32."""
 
     __slots__ = ()
 
@@ -422,59 +428,17 @@ class Recurrent(Node):
         """
         return record(self, "gated_delta_net", k, v, decay, beta, states)
 
-    def solve_tri(
-        self, b: Node, lower: bool = True, left: bool = True, unit_diag: bool = False
-    ) -> Self:
-        """The x of self · x = b: self [n, n] triangular, b [k, n] → [k, n]; with left=False that of
-        x · self = b: b [n, k] → [n, k].
+    def rwkv_wkv7(self, decay: Node, k: Node, v: Node, a: Node, b: Node, states: Node) -> Self:
+        """Generalised delta rule of RWKV-7 (arXiv 2503.14456) with receptances self [d, heads, n,
+        sequences] → rows [d · heads]: n · sequences of results, then d · sequences of the last
+        states.
 
-        Rows lie along dim 1, columns along dim 0; dims 2 and 3 are equal. The other triangle is not
-        read, nor the diagonal if `unit_diag` assumes ones; a zero on it gives inf or NaN. ggml
-        solves only lower, left, non-unit. The other seven are composed: the right side by
-        transposing, upper triangles by reversing rows and columns, a unit diagonal by writing ones.
+        A token does S ← diag(decay) · S + b · (Sᵀ · a)ᵀ + k · vᵀ, with S of before in both places,
+        and gives y = Sᵀ · r. `slice` takes the two parts out, as of `gated_delta_net`.
+
+        Args:
+            decay: of self's shape, as k, v, a and b; from 0 to 1 for each key element.
+            states: [d, d, heads, sequences] before the first token: keys along dim 0, values
+                along dim 1; d is a multiple of 64.
         """
-        graph = self.graph or b.graph
-        with tracing(graph) if graph is not None else nullcontext():
-            if left:
-                return _solve(self, b, lower, unit_diag)
-            # x · a = b is aᵀ · xᵀ = bᵀ
-            solved = _solve(_transposed(self), _transposed(b), not lower, unit_diag)
-            return record(_transposed(solved), "contiguous")
-
-
-def _solve(a: T, b: Node, lower: bool, unit_diag: bool) -> T:
-    if lower and not unit_diag:
-        return record(a, "solve_tri", b)
-    try:
-        _solve_tri(a, b)
-    except Mismatch as error:
-        raise TensorError(f"solve_tri: {error}") from None
-    if a.dtype != F32:
-        a = record(a, "cast", dtype=F32)
-    if unit_diag:
-        ones = record(record(_first_row(a), "fill", value=1.0), "diag")
-        a = record(record(a, "tri", kind=3 if lower else 1), "add", ones)
-    if lower:
-        return record(a, "solve_tri", b)
-    # With its rows and columns reversed an upper triangle is a lower one.
-    backwards = _backwards(a)
-    half = _transposed(record(a, "rows", backwards))
-    flipped = _transposed(record(half, "rows", backwards))
-    return record(record(flipped, "solve_tri", record(b, "rows", backwards)), "rows", backwards)
-
-
-def _transposed(x: T) -> T:
-    return record(x, "permute", order=(1, 0, 2, 3))
-
-
-def _first_row(x: T) -> T:
-    return record(x, "view", offset=0, ne=(x.ne[0], 1, *x.ne[2:]), nb=x.nb)
-
-
-def _backwards(x: T) -> T:
-    """I32 n − 1, n − 2, … 0 for each matrix of x [n, n, …]."""
-    n = x.ne[0]
-    counted = record(record(_first_row(x), "fill", value=-1.0), "cumsum")  # −1, −2, … −n
-    total = record(_first_row(x), "fill", value=float(n))
-    ids = record(record(counted, "add", total), "cast", dtype=I32)
-    return record(ids, "reshape", ne=(n, *x.ne[2:], 1))
+        return record(self, "rwkv_wkv7", decay, k, v, a, b, states)

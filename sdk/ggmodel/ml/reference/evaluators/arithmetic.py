@@ -366,6 +366,29 @@ def gated_delta_net(
     return np.concatenate([y.reshape(-1), states.reshape(-1)]).reshape(1, 1, -1, d * heads)
 
 
+@computes("rwkv_wkv7")
+def rwkv_wkv7(
+    r: np.ndarray,
+    decay: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    a: np.ndarray,
+    b: np.ndarray,
+    states: np.ndarray,
+) -> np.ndarray:
+    """RWKV-7's delta rule (arXiv 2503.14456), token by token: y and the last states, in rows.
+
+    All [sequences, n, heads, d], but states [sequences, heads, values, keys].
+    """
+    y = np.empty_like(v)
+    for i in range(r.shape[1]):
+        moved = (states * a[:, i, :, None]).sum(-1, keepdims=True) * b[:, i, :, None]
+        states = states * decay[:, i, :, None] + moved + v[:, i, ..., None] * k[:, i, :, None]
+        y[:, i] = (states * r[:, i, :, None]).sum(-1)
+    rows = np.concatenate([y.reshape(-1), states.reshape(-1)])
+    return rows.reshape(1, 1, -1, r.shape[2] * r.shape[3])
+
+
 @computes("solve_tri")
 def solve_tri(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Forward substitution: the lower triangle of a [b3, b2, n, n], b [b3, b2, n, k]."""
