@@ -4,13 +4,15 @@
 
 `--published FOLDER` adds the vocabularies of XLM-RoBERTa and BERT that llama.cpp publishes, in its
 folder `models`. The reference is transformers' class for a vocabulary, built of its pieces alone;
-ours is read from the files that this class saves, or from the GGUF. Needs transformers.
+ours is read from the files that this class saves, or from the GGUF. Needs transformers. With the
+package rwkv its vocabulary and a small one are compared with its own class, too.
 """
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import random
 import sys
@@ -23,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ggmodel.convert.vocabulary import vocabulary
-from ggmodel.convert.vocabulary.files import read_sentencepiece
+from ggmodel.convert.vocabulary.files import RWKV_WORLD, read_sentencepiece
 from ggmodel.gguf_file import open_gguf
 from ggmodel.tokenizer import Tokenizer
 
@@ -197,6 +199,27 @@ def tekken() -> Pair:
     )
 
 
+def rwkv(folder: Path | None = None) -> Pair:
+    """The longest bytes: the small vocabulary, or that of a folder."""
+    from rwkv.rwkv_tokenizer import TRIE_TOKENIZER
+
+    folder = folder or FOLDERS / "rwkv"
+    library = TRIE_TOKENIZER(str(folder / RWKV_WORLD))
+    ours = Tokenizer.from_metadata(vocabulary(folder, {}))
+    return Pair(
+        lambda text: ours.encode(text, parse_special=False),
+        library.encode,
+        [ours.decode([id]) for id in range(1, ours.size)],
+    )
+
+
+def _with_rwkv() -> dict[str, Callable[[], Pair]]:
+    spec = importlib.util.find_spec("rwkv")
+    if spec is None or spec.origin is None:
+        return {}
+    return {"rwkv": rwkv, "rwkv-published": lambda: rwkv(Path(spec.origin or "").parent)}
+
+
 KINDS: dict[str, Callable[[], Pair]] = {
     "xlm-roberta": xlm_roberta,
     "t5": t5,
@@ -206,6 +229,7 @@ KINDS: dict[str, Callable[[], Pair]] = {
     "bert-accents": lambda: bert(strip_accents=False),
     "bert-cased-stripped": lambda: bert(do_lower_case=False, strip_accents=True),
     "tekken": tekken,
+    **_with_rwkv(),
 }
 PUBLISHED: dict[str, tuple[str, Callable[[dict[str, Any]], Pair]]] = {
     "xlm-roberta-published": ("nomic-bert-moe", xlm_roberta),

@@ -35,8 +35,8 @@ def test_a_missing_or_unknown_pre_lists_the_known(metadata):
 
 
 def test_an_unknown_model_lists_the_known(metadata):
-    metadata[G + "model"] = "rwkv"
-    refused(metadata, TokenizerError, "rwkv", "gpt2", "llama", "bert", "t5")
+    metadata[G + "model"] = "plamo2"
+    refused(metadata, TokenizerError, "plamo2", "gpt2", "llama", "bert", "t5", "rwkv")
 
 
 @pytest.mark.parametrize("metadata", ["spm-bytes"], indirect=True)

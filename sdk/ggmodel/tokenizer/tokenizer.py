@@ -18,6 +18,7 @@ from .encoder import Encoder, byte_alphabet, in_byte_alphabet, is_text
 from .pretokenizers import PRE_TOKENIZERS
 from .spans import cut_pair, trimmed
 from .special import Splitter, end_tokens, stripping
+from .trie import TrieEncoder, unescaped
 from .vocabulary import BYTE_NAMES, PREFIX, SPACE, TokenType, Vocabulary, read_vocabulary
 
 
@@ -97,7 +98,7 @@ class Tokenizer:
     _templates: dict[str, Any]  # chat templates by their keys
 
     def __init__(self, vocab: Vocabulary):
-        self._encoder = Encoder(vocab)
+        self._encoder = TrieEncoder(vocab) if vocab.model == "rwkv" else Encoder(vocab)
         # Only the encoder needs the merges, and drops them once it is built.
         self._vocab = vocab = replace(vocab, merges=None)
         self._by_id: dict[int, tuple[bytes, bool]] = {}
@@ -359,6 +360,8 @@ class Tokenizer:
             return exact
         if not is_text(text):
             return exact
+        if isinstance(self._encoder, TrieEncoder):
+            return self._encoder.ids.get(text.encode())
         if vocab.pre is not None and vocab.pre.byte_level:
             return vocab.ids.get(in_byte_alphabet(text))
         if self._escapes_space or vocab.model == "t5":
@@ -470,6 +473,8 @@ def _token_bytes(vocab: Vocabulary, token: int) -> bytes:
                 f"token {token} is a byte token but is spelled {text!r:.80}, not like <0x0A>; "
                 f"convert the model again"
             ) from None
+    if vocab.model == "rwkv":
+        return unescaped(text)
     if vocab.pre is not None and vocab.pre.byte_level:
         alphabet = byte_alphabet()
         return b"".join(alphabet.get(char) or _raw(char) for char in text)

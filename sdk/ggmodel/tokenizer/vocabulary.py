@@ -22,7 +22,7 @@ from .pretokenizers import PRE_TOKENIZERS, Pre
 PREFIX = "tokenizer.ggml."
 SPACE = "▁"  # a space in a vocabulary of SentencePiece; the start of a word in one of WordPiece
 BYTE_NAMES = tuple(f"<0x{value:02X}>" for value in range(256))
-MODELS = ("gpt2", "llama", "gemma4", "bert", "t5")
+MODELS = ("gpt2", "llama", "gemma4", "bert", "t5", "rwkv")
 
 # Ids that mean "no such token": -1, also stored as an unsigned number.
 _NONE = (-1, 2**32 - 1)

@@ -522,6 +522,32 @@ def ranked_bytes(folder: Path, version: str, **sections: Any) -> dict[str, Any]:
     return {"architectures": [architecture], "model_type": "voxtral", "text_config": text}
 
 
+def rwkv(folder: Path) -> dict[str, Any]:
+    """Bytes, the next tokens as published, words and parts of characters, quotes of all kinds."""
+    words = sorted({part for word in CORPUS.split() for part in (word, f" {word}")})
+    wide = sorted({char for char in CORPUS if len(char.encode()) > 1})
+    tokens: list[str | bytes] = [
+        *(chr(i) for i in range(128)),
+        *(bytes([i]) for i in range(128, 256)),
+    ]
+    tokens += ["\t\t", "\t\n", "\t ", "\n\t", "\n\n", "\\\\", "'\"", "''", "\\n", "\\x41", "    "]
+    tokens += [
+        *words[::3],
+        *wide[::2],
+        *(char.encode()[:2] for char in wide[1::2] if len(char.encode()) > 2),
+    ]
+    distinct = {t.encode() if isinstance(t, str) else t: t for t in tokens}
+    lines = [f"{id} {t!r} {len(key)}" for id, (key, t) in enumerate(distinct.items(), 1)]
+    (folder / "rwkv_vocab_v20230424.txt").write_text("\n".join(lines) + "\n", "utf-8")
+    end = "<|rwkv_tokenizer_end_of_text|>"
+    settings = {"bos_token": end, "eos_token": "\n\n", "add_prefix_space": False}
+    decoder = {"0": {"content": end, "special": False}}
+    more = {"chat_template": TEMPLATE, "added_tokens_decoder": decoder, "use_fast": False}
+    save(folder, "tokenizer_config.json", {**settings, **more})
+    config = {"architectures": ["RWKV7ForCausalLM"], "model_type": "rwkv7"}
+    return {**config, "vocab_size": len(lines) + 5, "bos_token_id": 1, "eos_token_id": 2}
+
+
 FOLDERS: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     "llama3": (llama3, "llama-bpe"),
     "smollm": (smollm, "smollm"),
@@ -542,4 +568,5 @@ FOLDERS: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     "bert_cased": (bert_cased, "jina-v2-en"),
     "tekken": (tekken, ""),
     "tekken_v3": (tekken_v3, ""),
+    "rwkv": (rwkv, ""),
 }

@@ -3,12 +3,12 @@
 From the root of the repository, in an environment of its own (the tests need none of this):
 
     pip install torch==2.13.0 transformers==5.23.0 sentencepiece==0.2.3 mistral-common==1.13.1 \
-        protobuf gguf numpy
+        protobuf gguf numpy rwkv==0.8.32
     python -m tests.convert.vocabulary.make PATH/TO/llama.cpp [FOLDER…]
 
 Each folder is a Hugging Face directory without weights. In `expected.json` is the `metadata` of
 the converter, [type, value] for each key, and `ids` of texts by the original library:
-sentencepiece, BertTokenizerFast or mistral_common; what a tokenizer.json says can be had from
+sentencepiece, BertTokenizerFast, mistral_common or rwkv; what a tokenizer.json says can be had from
 `tokenizers` at any time. The converter names a pre-tokenizer by a hash that needs the published
 vocabulary: it is told the name here. The trainers order ties at random, so a vocabulary comes out
 differently each time.
@@ -25,6 +25,7 @@ from typing import Any
 
 import sentencepiece
 from mistral_common.tokens.tokenizers.tekken import Tekkenizer
+from rwkv.rwkv_tokenizer import TRIE_TOKENIZER
 from transformers import BertTokenizerFast
 
 from tests.convert.vocabulary.directories import CORPUS, FOLDERS, save
@@ -77,6 +78,16 @@ def ids_of(folder: Path) -> list[list[Any]]:
         tekken = Tekkenizer.from_file(folder / "tekken.json")
         more = ["<s>[INST] a[/INST]</s><pad>", "[TRANSCRIBE]", "<SPECIAL_39> <SPECIAL_40>"]
         return [[text, tekken.encode(text, bos=False, eos=False)] for text in [*texts(), *more]]
+    if (world := folder / "rwkv_vocab_v20230424.txt").is_file():
+        trie = TRIE_TOKENIZER(str(world))
+        more = [
+            "<s>",
+            "it's \\ 'so' \"so\" '\"",
+            "\\n \\\\n \\x41",
+            "a\n\n\n\tb\t\t\n",
+            "日本 本日",
+        ]
+        return [[text, trie.encode(text)] for text in [*texts(), *more]]
     path = next(
         (p for n in ("tokenizer.model", "spiece.model") if (p := folder / n).is_file()), None
     )

@@ -268,3 +268,18 @@ def test_a_charsmap_that_is_no_base64(unigrams: Path):
     change(unigrams / "tokenizer.json", normalizer=step)
     with pytest.raises(FormatError, match="is no base64"):
         made(unigrams)
+
+
+@pytest.mark.parametrize("folder", ["rwkv"], indirect=True)
+@pytest.mark.parametrize(
+    "line",
+    [b"2 'b'", b"3 'b' 1", b"2 'b' 2", b"2 b 1", b"2 7 1", b"2 '' 0", b"2 b'\\ 1", b""],
+)
+def test_a_damaged_line_of_rwkv_is_named(folder: Path, line: bytes):
+    file = folder / "rwkv_vocab_v20230424.txt"
+    file.write_bytes(b"1 'a' 1\n" + line + b"\n")
+    with pytest.raises(FormatError, match=r"rwkv_vocab.* line 2 is"):
+        made(folder)
+    file.write_bytes(b"1 'a' 1\n2 'b' 1")
+    with pytest.raises(FormatError, match="whole lines"):
+        made(folder)

@@ -18,8 +18,9 @@ from ...errors import FormatError, TokenizerError
 from ...reading import too_large
 from ...tokenizer.pretokenizers import PRE_TOKENIZERS
 from . import kinds
-from .files import Files
+from .files import RWKV_WORLD, Files
 from .marian import is_marian, marian
+from .rwkv import rwkv
 from .tekken import tekken
 from .tokenizer_json import TokenizerJson, tokenizer_of_vocab_txt
 
@@ -37,9 +38,9 @@ def vocabulary(
     Args:
         folder: the directory with tokenizer.json (byte pairs, WordPiece, unigrams), else
             tekken.json (byte pairs of Mistral), tokenizer.model, spiece.model or
-            sentencepiece.bpe.model (SentencePiece), source.spm and vocab.json (Marian), or
-            vocab.txt (WordPiece), and
-            tokenizer_config.json, added_tokens.json, generation_config.json and chat templates.
+            sentencepiece.bpe.model (SentencePiece), source.spm and vocab.json (Marian),
+            rwkv_vocab_v20230424.txt (RWKV), or vocab.txt (WordPiece), and tokenizer_config.json,
+            added_tokens.json, generation_config.json and chat templates.
         config: the `config.json`, for the number of tokens, the family and ids of special tokens.
         pre: the name of the pre-tokenizer, where it cannot be determined.
         rows: of the embedding. Tokens beyond the config's number may have some: Llama 3.2 Vision
@@ -83,6 +84,8 @@ def _tokens(files: Files, pre: str | None) -> dict[str, Any]:
         files.tokenizer = tokenizer_of_vocab_txt(files, text)
     if files.tokenizer is None and is_marian(files):
         return marian(files)
+    if files.tokenizer is None and files.path(RWKV_WORLD):
+        return rwkv(files)
     kind = _kind(files)
     model = next((name for name in _SENTENCEPIECE if files.path(name)), None)
     # Some directories have both; bytes in GPT-2's alphabet are no SentencePiece model.

@@ -20,7 +20,10 @@ from ...reading import decoded, parse_json, read_file
 from ...tokenizer.vocabulary import PREFIX, check_count
 from ..from_hf import with_text
 
-_VOCABULARIES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.txt", "tekken.json")
+RWKV_WORLD = "rwkv_vocab_v20230424.txt"
+_VOCABULARIES = (
+    *("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.txt", "tekken.json", RWKV_WORLD),
+)
 
 
 class Files:
