@@ -97,8 +97,8 @@ class Limits:
             safetensors file; the largest published index has 14 MB.
         tokenizer_bytes: memory of the process that applies the steps of an untrusted
             tokenizer.json.
-        tokenizer_file_bytes: tokenizer.json, tekken.json, tokenizer.model, vocab.txt; the largest
-            published ones have 35 MB.
+        tokenizer_file_bytes: tokenizer.json, tekken.json, files of tiktoken, tokenizer.model,
+            vocab.txt; the largest published ones have 35 MB.
         tokenizer_seconds: time of the processor that these steps may take.
         video_bytes: size of a video's file.
         video_decoded_pixels: width times height of a video, times the frames that are decoded: all

@@ -5,13 +5,14 @@
 `--published FOLDER` adds the vocabularies of XLM-RoBERTa and BERT that llama.cpp publishes, in its
 folder `models`. The reference is transformers' class for a vocabulary, built of its pieces alone;
 ours is read from the files that this class saves, or from the GGUF. Needs transformers. With the
-package rwkv its vocabulary and a small one are compared with its own class, too.
+packages rwkv and tiktoken their vocabularies are compared with their own classes, too.
 """
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
 from __future__ import annotations
 
 import argparse
+import base64
 import importlib.util
 import json
 import random
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +30,7 @@ from ggmodel.convert.vocabulary import vocabulary
 from ggmodel.convert.vocabulary.files import RWKV_WORLD, read_sentencepiece
 from ggmodel.gguf_file import open_gguf
 from ggmodel.tokenizer import Tokenizer
+from tests.convert.vocabulary.published import KIMI, QWEN2
 
 TESTS = Path(__file__).parents[1]
 FOLDERS = TESTS / "convert" / "vocabulary" / "data"
@@ -220,6 +223,35 @@ def _with_rwkv() -> dict[str, Callable[[], Pair]]:
     return {"rwkv": rwkv, "rwkv-published": lambda: rwkv(Path(spec.origin or "").parent)}
 
 
+def tiktoken(name: str, pattern: str) -> Pair:
+    """Ranks of byte pairs in base64, as the package tiktoken takes them."""
+    import tiktoken
+
+    folder = FOLDERS / name
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    ours = Tokenizer.from_metadata(vocabulary(folder, config))
+    (path,) = folder.glob("*tiktoken*")
+    rows = (line.split() for line in path.read_bytes().splitlines())
+    ranks = {base64.b64decode(token): int(rank) for token, rank in rows}
+    added = {ours.token(id): id for id in range(len(ranks), ours.size)}
+    special = {text: id for text, id in added.items() if "[PAD" not in text or text == "[PAD]"}
+    library = tiktoken.Encoding(
+        name, pat_str=pattern, mergeable_ranks=ranks, special_tokens=special
+    )
+    return Pair(
+        lambda text: ours.encode(text, add_special=False),
+        lambda text: library.encode(text, allowed_special="all"),
+        [ours.decode([id]) for id in range(ours.size)],
+    )
+
+
+def _with_tiktoken() -> dict[str, Callable[[], Pair]]:
+    if importlib.util.find_spec("tiktoken") is None:
+        return {}
+    patterns = {"kimi": KIMI, "qwen": QWEN2}
+    return {f"tiktoken-{name}": partial(tiktoken, name, patterns[name]) for name in patterns}
+
+
 KINDS: dict[str, Callable[[], Pair]] = {
     "xlm-roberta": xlm_roberta,
     "t5": t5,
@@ -230,6 +262,7 @@ KINDS: dict[str, Callable[[], Pair]] = {
     "bert-cased-stripped": lambda: bert(do_lower_case=False, strip_accents=True),
     "tekken": tekken,
     **_with_rwkv(),
+    **_with_tiktoken(),
 }
 PUBLISHED: dict[str, tuple[str, Callable[[dict[str, Any]], Pair]]] = {
     "xlm-roberta-published": ("nomic-bert-moe", xlm_roberta),

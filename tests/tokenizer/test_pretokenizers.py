@@ -69,7 +69,7 @@ def test_every_kind_is_shown():
         (
             "ignore_merges",
             "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano "
-            "glm4 glm5 minicpm5 granite-embed-multi-97m tekken youtu",
+            "glm4 glm5 minicpm5 granite-embed-multi-97m tekken youtu kimi-k2",
         ),
     ],
 )

@@ -35,7 +35,7 @@ Contents = Literal["all", "text", "vision"]
 _PLAIN = {"F64": DType.F32, "F32": DType.F32, "F16": DType.F16, "BF16": DType.BF16}
 _TOKENIZERS = (
     *("tokenizer.json", "tekken.json", "tokenizer.model", "spiece.model", "source.spm"),
-    "vocab.txt",
+    *("tiktoken.model", "*.tiktoken", "vocab.txt"),
 )
 _RAW = {DType.F32: "F32", DType.F16: "F16", DType.BF16: "BF16"}
 
@@ -121,7 +121,7 @@ class CheckpointSource(TensorSource):
         if importance is not None:
             self.typed |= importance.metadata()
         # Without any tokenizer a model still takes token ids.
-        tokenized = any((checkpoint.folder / name).exists() for name in _TOKENIZERS)
+        tokenized = any(any(checkpoint.folder.glob(name)) for name in _TOKENIZERS)
         self.metadata: Mapping[str, Any] = _Metadata(
             self.typed, lambda: self.vocabulary if tokenized else {}
         )

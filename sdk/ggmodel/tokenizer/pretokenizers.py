@@ -204,7 +204,8 @@ _KINDS: dict[str, Pre] = {
     "granite-embed-multi-97m": Pre((_GPT4O,), ignore_merges=True),
     "tiny_aya cohere2moe": Pre((r"\d{1,3}(?=(?:\d{3})*\b)", _GPT4O)),
     "tekken": Pre((_TEKKEN,), ignore_merges=True, add_bos=True),
-    "kimi-k2": Pre((_KIMI,)),
+    # As tiktoken takes a piece that is a token, whether merges make it or not.
+    "kimi-k2": Pre((_KIMI,), ignore_merges=True),
     "youtu": Pre(
         (_YOUTU_SCRIPTS, rf"{_CASED_CONTRACTED}|\p{{N}}|{_SLASHED}|{_SPACES}"),
         ignore_merges=True,

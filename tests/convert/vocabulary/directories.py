@@ -548,6 +548,52 @@ def rwkv(folder: Path) -> dict[str, Any]:
     return {**config, "vocab_size": len(lines) + 5, "bos_token_id": 1, "eos_token_id": 2}
 
 
+def kimi(folder: Path) -> dict[str, Any]:
+    """tiktoken.model: the class reserves 256 special tokens, and the settings name some of them."""
+    size = ranks_in_base64(folder, "kimi k2", "tiktoken.model")
+    names = dict(enumerate(["[BOS]", "[EOS]", "<|im_end|>", "<|im_user|>", "<|tool_call_begin|>"]))
+    names |= {22: "<think>", 23: "</think>", 254: "[UNK]", 255: "[PAD]"}
+    plain = ("<|tool_call_begin|>", "<think>", "</think>")
+    decoder = {
+        str(size + n): {"content": text, "special": text not in plain, "normalized": False}
+        for n, text in names.items()
+    }
+    roles = {"bos": "[BOS]", "eos": "[EOS]", "unk": "[UNK]", "pad": "[PAD]"}
+    settings = {f"{role}_token": text for role, text in roles.items()}
+    settings |= {"tokenizer_class": "TikTokenTokenizer", "added_tokens_decoder": decoder}
+    save(folder, "tokenizer_config.json", {**settings, "chat_template": TEMPLATE})
+    return {
+        "architectures": ["KimiLinearForCausalLM"],
+        "model_type": "kimi_linear",
+        "vocab_size": size + 256,
+        **{"bos_token_id": size, "eos_token_id": size + 2, "pad_token_id": size + 255},
+    }
+
+
+def qwen(folder: Path) -> dict[str, Any]:
+    """qwen.tiktoken: the class names all special tokens."""
+    size = ranks_in_base64(folder, "qwen2, qwen3", "qwen.tiktoken")
+    save(folder, "tokenizer_config.json", {"tokenizer_class": "QWenTokenizer"})
+    ends = {"eos_token_id": size, "bos_token_id": size, "unk_token_id": size}
+    return {
+        "architectures": ["QWenLMHeadModel"],
+        "model_type": "qwen",
+        "vocab_size": size + 208 + 5,
+        **ends,
+    }
+
+
+def ranks_in_base64(folder: Path, published: str, name: str) -> int:
+    """A file of tiktoken; the number of its tokens."""
+    ids = byte_level(folder, published, [], 480)
+    (folder / "tokenizer.json").unlink()
+    values = {char: byte for byte, char in bytes_to_unicode().items()}
+    tokens = (bytes(values[char] for char in text) for text in sorted(ids, key=ids.__getitem__))
+    lines = (f"{base64.b64encode(token).decode()} {rank}\n" for rank, token in enumerate(tokens))
+    (folder / name).write_text("".join(lines))
+    return len(ids)
+
+
 FOLDERS: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     "llama3": (llama3, "llama-bpe"),
     "smollm": (smollm, "smollm"),
@@ -569,4 +615,6 @@ FOLDERS: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     "tekken": (tekken, ""),
     "tekken_v3": (tekken_v3, ""),
     "rwkv": (rwkv, ""),
+    "kimi": (kimi, "kimi-k2"),
+    "qwen": (qwen, "qwen2"),
 }

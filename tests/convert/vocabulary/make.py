@@ -3,32 +3,39 @@
 From the root of the repository, in an environment of its own (the tests need none of this):
 
     pip install torch==2.13.0 transformers==5.23.0 sentencepiece==0.2.3 mistral-common==1.13.1 \
-        protobuf gguf numpy rwkv==0.8.32
+        tiktoken==0.14.0 protobuf gguf numpy rwkv==0.8.32
     python -m tests.convert.vocabulary.make PATH/TO/llama.cpp [FOLDER…]
 
 Each folder is a Hugging Face directory without weights. In `expected.json` is the `metadata` of
 the converter, [type, value] for each key, and `ids` of texts by the original library:
-sentencepiece, BertTokenizerFast, mistral_common or rwkv; what a tokenizer.json says can be had from
-`tokenizers` at any time. The converter names a pre-tokenizer by a hash that needs the published
-vocabulary: it is told the name here. The trainers order ties at random, so a vocabulary comes out
-differently each time.
+sentencepiece, BertTokenizerFast, mistral_common, tiktoken or rwkv; what a tokenizer.json says can
+be had from `tokenizers` at any time. The converter names a pre-tokenizer by a hash that needs the
+published vocabulary: it is told the name here. It runs the class of a tokenizer of tiktoken, which
+stands here in few lines. The trainers order ties at random, so a vocabulary comes out differently
+each time.
 """
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
 import argparse
+import base64
 import importlib
+import json
 import random
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import sentencepiece
+import tiktoken
+import transformers
 from mistral_common.tokens.tokenizers.tekken import Tekkenizer
 from rwkv.rwkv_tokenizer import TRIE_TOKENIZER
 from transformers import BertTokenizerFast
 
 from tests.convert.vocabulary.directories import CORPUS, FOLDERS, save
+from tests.convert.vocabulary.published import KIMI, QWEN2
 
 DATA = Path(__file__).parent / "data"
 # The same vocabulary under the rules of another family.
@@ -58,6 +65,12 @@ def converted(folder: Path, config: dict[str, Any], pre: str) -> dict[str, list[
     model.is_mistral_format = model.disable_mistral_community_chat_template = False
     model.get_vocab_base_pre = lambda tokenizer: pre
     model.gguf_writer = gguf.GGUFWriter(path=None, arch="llama")
+    if (encoding := tiktoken_of(folder)) is not None:
+        ranks, special = encoding._mergeable_ranks, encoding._special_tokens
+        made = SimpleNamespace(model=encoding, mergeable_ranks=ranks, special_tokens=special)
+        made.eos_id = special.get("[EOS]")
+        made.get_vocab = lambda: special
+        transformers.AutoTokenizer = SimpleNamespace(from_pretrained=lambda *_, **__: made)
     model.set_vocab()
     result: dict[str, list[Any]] = {}
     for key, found in model.gguf_writer.kv_data[0].items():
@@ -70,6 +83,29 @@ def converted(folder: Path, config: dict[str, Any], pre: str) -> dict[str, list[
         if key.startswith("tokenizer."):
             result[key] = [name, value]
     return result
+
+
+def tiktoken_of(folder: Path) -> tiktoken.Encoding | None:
+    """The folder's file as the class of its tokenizer reads it; None without a file of tiktoken."""
+    path = next(folder.glob("*tiktoken*"), None)
+    if path is None:
+        return None
+    rows = (line.split() for line in path.read_bytes().splitlines())
+    ranks = {base64.b64decode(token): int(rank) for token, rank in rows}
+    settings = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
+    first = len(ranks)
+    if path.suffix == ".tiktoken":
+        names = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+        names += [f"<|extra_{n}|>" for n in range(205)]
+    else:
+        decoder = settings["added_tokens_decoder"]
+        reserved = {str(id): f"<|reserved_token_{id}|>" for id in range(first, first + 256)}
+        names = [decoder.get(id, {}).get("content", text) for id, text in reserved.items()]
+    special = {text: first + n for n, text in enumerate(names)}
+    pattern = QWEN2 if path.suffix == ".tiktoken" else KIMI
+    return tiktoken.Encoding(
+        path.name, pat_str=pattern, mergeable_ranks=ranks, special_tokens=special
+    )
 
 
 def ids_of(folder: Path) -> list[list[Any]]:
@@ -88,6 +124,9 @@ def ids_of(folder: Path) -> list[list[Any]]:
             "日本 本日",
         ]
         return [[text, trie.encode(text)] for text in [*texts(), *more]]
+    if (encoding := tiktoken_of(folder)) is not None:
+        more = ["[BOS]a[EOS]", "<|im_end|>", "<|reserved_token_500|>"]
+        return [[text, encoding.encode_ordinary(text)] for text in [*texts(), *more]]
     path = next(
         (p for n in ("tokenizer.model", "spiece.model") if (p := folder / n).is_file()), None
     )

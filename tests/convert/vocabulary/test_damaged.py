@@ -36,7 +36,7 @@ def change(path: Path, **sections: Any) -> None:
 
 def test_a_directory_without_a_vocabulary(tmp_path: Path):
     with pytest.raises(
-        TokenizerError, match=r"no tokenizer\.json, tekken\.json, tokenizer\.model or vocab"
+        TokenizerError, match=r"no tokenizer\.json, tekken\.json, tiktoken\.model, tokenizer\.model"
     ):
         vocabulary(tmp_path, {})
 

@@ -27,6 +27,12 @@ BETTER: dict[tuple[str, str], dict[str, Any]] = {
         }
         for end, name in (("", "v7"), ("_v3", "v3"))
     },
+    # All added tokens are control tokens to it, those that are text to a reader, too; without a
+    # tokenizer.json it takes ids of special tokens from config.json.
+    ("kimi", "metadata"): {
+        "token_type": ["ARRAY INT32", [1] * 480 + [3] * 256],
+        "unknown_token_id": None,
+    },
     ("mistral_json", "metadata"): {"scores": ["ARRAY FLOAT32", [-1000.0] * 480]},
     # It leaves out the end of a model that has several.
     **{("gemma3", case): {"eos_token_id": None} for case in ("metadata", "gemma", "gemma2")},

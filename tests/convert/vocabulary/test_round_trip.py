@@ -18,6 +18,7 @@ DATA = Path(__file__).parent / "data"
 LIVE = ["llama3", "smollm", "qwen2", "gpt_oss", "llama4", "olmo2", "roberta", "bert_uncased"]
 LIVE += ["mistral_json", "gemma3_json", "xlm_roberta_json"]
 SAVED = ["llama2", "gemma3", "phi3", "bert_uncased", "bert_cased", "tekken", "tekken_v3", "rwkv"]
+SAVED += ["kimi", "qwen"]
 
 
 def config(name: str) -> dict[str, Any]:
@@ -91,7 +92,7 @@ def test_ids_equal_those_of_the_tokenizer_json(name: str):
 
 @pytest.mark.parametrize("name", SAVED)
 def test_ids_equal_the_saved(name: str):
-    """SentencePiece, Tekkenizer and RWKV's trie take no special tokens from a text;
+    """SentencePiece, Tekkenizer, tiktoken and RWKV's trie take no special tokens from a text;
     BertTokenizerFast puts its own around."""
     saved = json.loads((DATA / name / "expected.json").read_text("utf-8"))["ids"]
     bert = name.startswith("bert")

@@ -22,6 +22,7 @@ from .files import RWKV_WORLD, Files
 from .marian import is_marian, marian
 from .rwkv import rwkv
 from .tekken import tekken
+from .tiktoken import tiktoken
 from .tokenizer_json import TokenizerJson, tokenizer_of_vocab_txt
 
 __all__ = ["vocabulary"]
@@ -37,7 +38,8 @@ def vocabulary(
 
     Args:
         folder: the directory with tokenizer.json (byte pairs, WordPiece, unigrams), else
-            tekken.json (byte pairs of Mistral), tokenizer.model, spiece.model or
+            tekken.json (byte pairs of Mistral), tiktoken.model or NAME.tiktoken (byte pairs of
+            tiktoken, which tokenizer.model may be, too), tokenizer.model, spiece.model or
             sentencepiece.bpe.model (SentencePiece), source.spm and vocab.json (Marian),
             rwkv_vocab_v20230424.txt (RWKV), or vocab.txt (WordPiece), and tokenizer_config.json,
             added_tokens.json, generation_config.json and chat templates.
@@ -80,6 +82,8 @@ def _check_text(key: str, text: str) -> None:
 def _tokens(files: Files, pre: str | None) -> dict[str, Any]:
     if files.tokenizer is None and (made := tekken(files, pre)) is not None:
         return made
+    if files.tokenizer is None and (made := tiktoken(files, pre)) is not None:
+        return made
     if files.tokenizer is None and (text := files.text("vocab.txt")) is not None:
         files.tokenizer = tokenizer_of_vocab_txt(files, text)
     if files.tokenizer is None and is_marian(files):
@@ -93,9 +97,9 @@ def _tokens(files: Files, pre: str | None) -> dict[str, Any]:
         return kinds.sentencepiece(files, model)
     if kind is None:
         raise TokenizerError(
-            f"{files.folder} has no vocabulary: no tokenizer.json, tekken.json, tokenizer.model or "
-            f"vocab.txt; get the tokenizer's files, or write tokenizer.json with transformers "
-            f"(AutoTokenizer.from_pretrained(…).save_pretrained(…))"
+            f"{files.folder} has no vocabulary: no tokenizer.json, tekken.json, tiktoken.model, "
+            f"tokenizer.model or vocab.txt; get the tokenizer's files, or write tokenizer.json "
+            f"with transformers (AutoTokenizer.from_pretrained(…).save_pretrained(…))"
         )
     if kind == "WordPiece":
         return kinds.wordpiece(files, TokenizerJson(files))

@@ -23,6 +23,7 @@ from ..from_hf import with_text
 RWKV_WORLD = "rwkv_vocab_v20230424.txt"
 _VOCABULARIES = (
     *("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.txt", "tekken.json", RWKV_WORLD),
+    *("tiktoken.model", ".tiktoken"),
 )
 
 
@@ -93,7 +94,8 @@ class Files:
     def bytes(self, name: str) -> bytes | None:
         """A whole file, or None without it."""
         path = self.path(name)
-        limit = "tokenizer_file_bytes" if name in _VOCABULARIES else "text_file_bytes"
+        is_vocabulary = name.endswith(_VOCABULARIES)
+        limit = "tokenizer_file_bytes" if is_vocabulary else "text_file_bytes"
         return None if path is None else read_file(path, limit)
 
     def text(self, name: str) -> str | None:
