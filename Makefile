@@ -62,7 +62,7 @@ WHEELED := $(addprefix tests/,wheel native/test_binding.py native/test_guards.py
     ml/test_ops.py golden/test_text.py::test_greedy_tokens golden/test_stories.py)
 
 # What is tested on an emulated processor: the binding, all ops, the tokens of an embedded model.
-EMULATED := $(addprefix tests/,native/test_binding.py native/test_guards.py ml/test_ops.py ml/test_products.py \
+EMULATED := $(addprefix tests/,native/test_binding.py native/test_guards.py ml/test_ops.py ml/test_products.py ml/test_ordered.py \
     golden/test_stories.py::test_tokens golden/test_stories.py::test_greedy_continuation)
 
 # The tests that notice most mistakes soonest: file format, text, ops, declarations, caches,

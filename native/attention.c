@@ -141,7 +141,31 @@ static void finish(const struct attention * of, const struct query * q, float ma
 #undef TARGET
 #undef SUFFIX
 
-#ifdef WIDE_VECTORS
+#if defined(WIDE_VECTORS) && defined(__aarch64__)
+
+#define TARGET
+#define SUFFIX neon
+#undef vec
+#define vec quad
+static inline void read_row_neon(const struct rows_of * of, int64_t cell, float * to) {
+    if (of->type != GGML_TYPE_F16) {
+        read_row_plain(of, cell, to);
+        return;
+    }
+    const __fp16 * from = (const __fp16 *) (of->data + cell * of->cell);
+    int i = 0;
+    for (; i + 4 <= of->width; i += 4) {
+        vst1q_f32(to + i, vcvt_f32_f16(vld1_f16(from + i)));
+    }
+    for (; i < of->width; i++) {
+        to[i] = from[i];
+    }
+}
+#include "attention_tiles.h"
+#undef TARGET
+#undef SUFFIX
+
+#elif defined(WIDE_VECTORS)
 
 #define TARGET AVX2
 #define SUFFIX avx2
@@ -225,11 +249,16 @@ typedef void attend_function(const struct attention *, struct query *, int, int6
 
 static attend_function * attend = attend_plain;
 
-/* Chooses instructions, at most those asked for: 0 for every machine, 1 AVX2, 2 AVX-512. */
+/* Chooses instructions, at most those asked for: 0 for every machine, 1 AVX2 or NEON, 2 AVX-512. */
 HIDDEN int ggmodel_use_attention(int most) {
     int have = 0;
     attend = attend_plain;
-#ifdef WIDE_VECTORS
+#if defined(WIDE_VECTORS) && defined(__aarch64__)
+    if (most > 0) {
+        have = 1;
+        attend = attend_neon;
+    }
+#elif defined(WIDE_VECTORS)
     if (most > 0 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
         have = 1;
         attend = attend_avx2;

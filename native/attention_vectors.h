@@ -1,5 +1,5 @@
-/* Operations on vectors of LANES floats, each for three instruction sets: those of every machine, AVX2,
-   and AVX-512. Each rounds once, so that all give the same bits. */
+/* Operations on vectors of LANES floats, each for four instruction sets: those of every machine, AVX2,
+   AVX-512, and NEON. Each rounds once, so that all give the same bits. */
 
 #define FMA_OF(a, b, c) __builtin_fmaf(a, b, c)
 
@@ -189,6 +189,60 @@ AVX512 static inline void transpose_avx512(const float * from, int stride, float
     for (int i = 0; i < 8; i++) {
         _mm512_storeu_ps(to + (size_t) i * CELLS, _mm512_shuffle_f32x4(t[i], t[i + 8], 0x88));
         _mm512_storeu_ps(to + (size_t) (i + 8) * CELLS, _mm512_shuffle_f32x4(t[i], t[i + 8], 0xdd));
+    }
+}
+
+#elif defined(__aarch64__)
+#define WIDE_VECTORS
+#include <arm_neon.h>
+
+/* Four vectors of four. */
+
+typedef struct { float32x4_t x[4]; } quad;
+
+#define FOURFOLD(name, arguments, expression)                    \
+    ALWAYS static inline quad name##_neon arguments {            \
+        quad r;                                                  \
+        for (int i = 0; i < 4; i++) {                            \
+            r.x[i] = (expression);                               \
+        }                                                        \
+        return r;                                                \
+    }
+FOURFOLD(load, (const float * p), vld1q_f32(p + 4 * i))
+FOURFOLD(set, (float a), vdupq_n_f32(a))
+FOURFOLD(fma, (quad a, quad b, quad c), vfmaq_f32(c.x[i], a.x[i], b.x[i]))
+FOURFOLD(mul, (quad a, quad b), vmulq_f32(a.x[i], b.x[i]))
+FOURFOLD(div, (quad a, quad b), vdivq_f32(a.x[i], b.x[i]))
+FOURFOLD(add, (quad a, quad b), vaddq_f32(a.x[i], b.x[i]))
+FOURFOLD(sub, (quad a, quad b), vsubq_f32(a.x[i], b.x[i]))
+FOURFOLD(max, (quad a, quad b), vbslq_f32(vcgtq_f32(a.x[i], b.x[i]), a.x[i], b.x[i]))
+FOURFOLD(abs, (quad a), vabsq_f32(a.x[i]))
+FOURFOLD(sign, (quad a, quad b), vbslq_f32(vdupq_n_u32(0x80000000u), a.x[i], b.x[i]))
+FOURFOLD(below, (quad a, float least, quad b), vreinterpretq_f32_u32(vbicq_u32(
+    vreinterpretq_u32_f32(b.x[i]), vcltq_f32(a.x[i], vdupq_n_f32(least)))))
+FOURFOLD(power, (quad a), vreinterpretq_f32_u32(vaddq_u32(
+    vshlq_n_u32(vreinterpretq_u32_f32(a.x[i]), 23), vdupq_n_u32(0x3f800000u))))
+ALWAYS static inline void store_neon(float * p, quad a) {
+    for (int i = 0; i < 4; i++) {
+        vst1q_f32(p + 4 * i, a.x[i]);
+    }
+}
+ALWAYS static inline float highest_neon(quad a) {
+    return vmaxvq_f32(vmaxq_f32(vmaxq_f32(a.x[0], a.x[1]), vmaxq_f32(a.x[2], a.x[3])));
+}
+ALWAYS static inline void transpose_neon(const float * from, int stride, float * to) {
+    for (int j = 0; j < LANES; j += 4) {
+        for (int i = 0; i < LANES; i += 4) {
+            const float * rows = from + (size_t) j * stride + i;
+            float * columns = to + (size_t) i * CELLS + j;
+            float32x4x2_t low = vtrnq_f32(vld1q_f32(rows), vld1q_f32(rows + stride));
+            float32x4x2_t high = vtrnq_f32(vld1q_f32(rows + 2 * stride), vld1q_f32(rows + 3 * stride));
+            for (int odd = 0; odd < 2; odd++) {
+                float32x4_t a = low.val[odd], b = high.val[odd];
+                vst1q_f32(columns + odd * CELLS, vcombine_f32(vget_low_f32(a), vget_low_f32(b)));
+                vst1q_f32(columns + (odd + 2) * CELLS, vcombine_f32(vget_high_f32(a), vget_high_f32(b)));
+            }
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-"""Backends whose attention is ggml's, as on processors without AVX2: caches make masks."""
+"""Backends whose attention is ggml's, as on x86 processors without AVX2: caches make masks."""
 
 from __future__ import annotations
 

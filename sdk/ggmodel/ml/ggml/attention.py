@@ -16,7 +16,7 @@ _ATTEND = ffi.addressof(lib, "ggmodel_attend")
 _NUMBERS = 8  # where attention's numbers begin in a node's parameters, behind ggml's own
 
 ANY, AVX2, AVX512 = 0, 1, 2
-"""Instructions of attention: those of every machine, AVX2, AVX-512."""
+"""Instructions of attention: those of every machine, AVX2 or NEON, AVX-512."""
 
 instructions = lib.ggmodel_use_attention(AVX512)
 """The instructions in use, of those that this processor has; all give the same bits."""
