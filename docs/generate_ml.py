@@ -50,7 +50,7 @@ here.
 - Caches are in `ggmodel.kvcache`. Those behind the interface move keys and values together
   ("defragmentation") when no free range is long enough. Caches here do not: a batch takes any free
   cells, so gaps refuse none. Attention reads the window from the first to the last cell of the
-  sequences in the batch, or their own cells apart ([requests.md](requests.md#cells)).
+  sequences in the batch, or lists of their own cells ([requests.md](requests.md#cells)).
 """
 
 OLDER = "in older versions of the interface"

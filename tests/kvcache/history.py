@@ -158,7 +158,6 @@ def attend(cache: Cache, batch: Step, tokens: list[Token], specs: list[Spec], d:
                 *cached,
                 scale=0.5,
                 cache_config_applied=True,
-                parts=layer.parts,
                 max_bias=layer.max_bias,
             )
             out = layer.spread(out)

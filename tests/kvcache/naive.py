@@ -72,11 +72,6 @@ class Naive:
 def seen(cache: CausalCache, batch: Step) -> list[set[int]]:
     """For each row of the mask the cells it lets through; every value is 0 or −inf."""
     placed = batch.placed[cache]
-    assert placed.mask.shape == placed.window.mask_shape(len(batch.positions))[::-1]
+    assert placed.mask.shape == (len(batch.positions), placed.window.size)
     assert ((placed.mask == 0) | (placed.mask == -np.inf)).all()
-    begins = [part.begin for part in placed.window.parts] or [0]
-    return [
-        set((np.flatnonzero(row == 0) + placed.window.begin + begin).tolist())
-        for begin, mask in zip(begins, placed.rows, strict=True)
-        for row in mask
-    ]
+    return [set((np.flatnonzero(row == 0) + placed.window.begin).tolist()) for row in placed.mask]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
@@ -74,17 +73,6 @@ def test_cells_are_allocated_where_each_sequence_reads_its_own_cells(
     cache.allocate(1, 30)
     apart = [{1: 30}, {1: 3 + 16}]  # a window, and what a batch adds to it
     found = [part.table.expected for part in parts(cache)]
-    assert found == (apart if backend.cache_config.parts else [{}, {}])
+    assert found == (apart if backend.cache_config.ordered else [{}, {}])
     cache.allocate(1, 0)
     assert [part.table.expected for part in parts(cache)] == [{}, {}]
-
-
-def test_no_room_is_kept_where_rows_of_masks_are_padded(make_cache: MakeCache, backend: Backend):
-    config = backend.cache_config
-    try:
-        backend.cache_config = replace(config, parts=True, mask_batch_padding=8)
-        (cache,) = parts(make_cache(2, 8))
-    finally:
-        backend.cache_config = config
-    cache.allocate(0, 8)
-    assert cache.table.expected == {}

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ggmodel.errors import Error, KvCacheFull
-from ggmodel.kvcache import Cache, Causal, Chunked, Sliding, cells, share_last
+from ggmodel.kvcache import Cache, Causal, Chunked, Sliding, share_last
 from ggmodel.ml import Backend, DType
 from ggmodel.model import Step
 from ggmodel.nn import Rope
@@ -225,18 +225,6 @@ def test_steps_of_single_tokens_move_on(make_cache: MakeCache, layout: str):
     # Not for long where all is kept, or where a new chunk begins.
     least = 9 if all(isinstance(spec, Sliding) for spec in specs) else 1
     assert play(make_cache, specs, DType.F32, actions) >= least
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@given(actions=ACTIONS)
-@examples(25)
-def test_any_history_part_by_part(
-    make_cache: MakeCache, monkeypatch: pytest.MonkeyPatch, layout: str, actions: list
-):
-    """As if it always paid to compute sequences apart."""
-    for cost in ("_OP", "_GRAPH", "_CONVERSION"):
-        monkeypatch.setattr(cells, cost, -(1 << 30))
-    play(make_cache, LAYOUTS[layout], DType.F32, actions)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

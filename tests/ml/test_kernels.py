@@ -1,5 +1,4 @@
-"""The choice of kernels: one measurement, the copy of a weight for a product, and the dtype of
-values for attention."""
+"""The choice of kernels: one measurement, and the copy of a weight for a product."""
 
 from __future__ import annotations
 
@@ -16,10 +15,9 @@ import pytest
 
 from ggmodel.errors import Unsupported
 from ggmodel.gguf_file import MemorySource, open_gguf
-from ggmodel.ml import Backend, BackendParams, DType, FlashAttention, Optimize, new_backend
+from ggmodel.ml import Backend, BackendParams, DType, Optimize, new_backend
 from ggmodel.ml.ggml import attention, measurements
 from ggmodel.ml.ggml.ggml_backend import GGMLBackend
-from ggmodel.ml.ggml.lowering import GGMLExecutable
 from ggmodel.ml.ggml.weights import extra_buffer_types
 from ggmodel.native import lib
 from tests.ml.harness import METADATA, Blocks, blocks, nmse, normal
@@ -289,14 +287,12 @@ def test_a_process_does_not_change_its_mind(
     """A dry run and the load after it choose the same copies, though trials disagree each time."""
     found = itertools.cycle([[False], [True], [True], [False]])
     monkeypatch.setattr(measurements, "_measure", lambda *args: 6 * next(found))
-    monkeypatch.setattr(measurements, "_measure_attention", lambda *args: next(found))
 
     def choices() -> list[Any]:
-        products = [measurements.plain_is_faster(t, rearranging) for t in (DType.Q4_0, DType.Q8_0)]
-        return [*products, measurements.f32_values_are_faster(32, 64)]
+        return [measurements.plain_is_faster(t, rearranging) for t in (DType.Q4_0, DType.Q8_0)]
 
     first = choices()
-    assert first == [(False,) * 6, (True,) * 6, False]
+    assert first == [(False,) * 6, (True,) * 6]
     assert [choices() for _ in range(3)] == [first] * 3
     assert not list(cache.glob("*"))
 
@@ -350,80 +346,3 @@ def test_experts_count_the_columns_that_each_has_on_average():
 def test_an_unknown_aim_is_refused():
     with pytest.raises(Unsupported, match="'speed' or 'memory', not 'looks'"):
         Optimize.parse("looks")
-
-
-# attention
-
-
-def test_attention_is_measured_once_a_width(cache: Path, monkeypatch: pytest.MonkeyPatch):
-    first = [measurements.f32_values_are_faster(d, 64) for d in (32, 64)]
-    (file,) = cache.glob("kernels-*.json")
-    known = json.loads(file.read_text())
-    for d, faster in zip((32, 64), first, strict=True):
-        assert known.get(f"attention {d} 64", [faster]) == [faster]
-    measurements._decided.clear()
-    file.write_text(json.dumps({"attention 32 64": [True], "attention 64 64": [False]}))
-    monkeypatch.setattr(
-        measurements, "_measure_attention", lambda *a: pytest.fail("measured again")
-    )
-    assert [measurements.f32_values_are_faster(d, 64) for d in (32, 64)] == [True, False]
-
-
-def test_heads_too_wide_to_matter_are_not_tried(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(measurements, "_measure_attention", lambda *a: pytest.fail("tried"))
-    assert not measurements.f32_values_are_faster(64, 1 << 20)
-    assert not measurements.f32_values_are_faster(1 << 20, 64)
-
-
-@pytest.mark.parametrize(
-    ("queries", "faster", "optimize", "dtype", "widened"),
-    [
-        (1, True, Optimize.SPEED, DType.F16, True),
-        (63, True, Optimize.SPEED, DType.F16, True),
-        (64, True, Optimize.SPEED, DType.F16, False),
-        (1, False, Optimize.SPEED, DType.F16, False),
-        (1, True, Optimize.MEMORY, DType.F16, False),
-        (1, True, Optimize.SPEED, DType.F32, False),
-    ],
-)
-def test_values_are_made_f32_where_that_is_faster(
-    monkeypatch: pytest.MonkeyPatch,
-    queries: int,
-    faster: bool,
-    optimize: Optimize,
-    dtype: DType,
-    widened: bool,
-):
-    width, heads, cells = 16, 2, 40
-    monkeypatch.setattr(measurements, "f32_values_are_faster", lambda *widths: faster)
-    params = BackendParams(num_threads=1, optimize=optimize, flash_attention=FlashAttention.ON)
-    q, k, v = (normal(n, heads, width, seed=n) for n in (queries, cells, cells + 100))
-    v = v[:cells]
-    hidden = np.arange(cells) > np.arange(queries)[:, None] % cells
-    mask = np.where(hidden, -np.inf, 0).astype(np.float32)
-    with new_backend(MemorySource(METADATA, {}), params) as backend, backend.new_context() as ctx:
-        with ctx.trace():
-            host = ctx.input()
-            keys, values = (host.from_floats(x).cast(dtype) for x in (k, v))
-            y = host.from_floats(q).scaled_dot_product_attention(
-                keys, values, host.from_floats(mask).cast(DType.F16), scale=width**-0.5
-            )
-            ctx.forward(y)
-        backend.allocate(ctx.graph)
-        backend.load()
-        executable = backend.compile(ctx.graph, (y,))
-        assert isinstance(executable, GGMLExecutable)
-        graph = executable._cgraph
-        nodes = [lib.ggml_graph_node(graph, i) for i in range(lib.ggml_graph_n_nodes(graph))]
-        (node,) = (t for t in nodes if t.op == lib.GGML_OP_FLASH_ATTN_EXT)
-        assert (node.src[2].type == lib.GGML_TYPE_F32) == (widened or dtype is DType.F32)
-        executable.run()
-        got = executable.value(y).reshape(queries, heads, width).copy()
-        executable.close()
-    k, v = (x.astype(dtype.numpy).astype(float) for x in (k, v))
-    scores = np.einsum("qhd,chd->hqc", q.astype(float), k) * width**-0.5 + mask
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    weights /= weights.sum(-1, keepdims=True)
-    want = np.einsum("hqc,chd->qhd", weights, v)
-    # Queries become F16, and F16 values are added up in F16.
-    assert nmse(got, want) < 1e-5

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..errors import Error, KvCacheFull, Unsupported
-from ..ml import Backend, Context, DType, Part
+from ..ml import Backend, Context, DType
 from ..model.batch import Step
 from ..model.cache import Cache, LayerMemory, Saved, Size
 from .cells import Cells, Masks, Window, number_of_windows, window_of
@@ -62,9 +62,8 @@ class CausalCache(Cache):
         self.stored = Stored(backend, ropes, dtype, cells, self.max_batch)
         self.lengths = np.zeros(size.sequences, np.int32)
         config = backend.cache_config
-        self._apart = config.parts and config.mask_batch_padding == 1 and not rule.relative
         self._ordered = config.ordered
-        self._allocates = self._apart or (config.ordered and not rule.relative)
+        self._allocates = config.ordered and not rule.relative
         self._state = 0  # changes with every change of the cache
 
     # a step
@@ -86,7 +85,7 @@ class CausalCache(Cache):
             padding = self._masks.padding
             placed.window = Window(0, table.count)
             if self.rule.relative or not self._ordered:
-                placed.window = window_of(step.sequences, table, padding, self._apart)
+                placed.window = window_of(step.sequences, table, padding)
             if self._ordered:
                 placed.order = order_of(self.rule, table, step, placed.window.begin)
                 placed.lists = placed.order.lists(n)
@@ -133,12 +132,13 @@ class CausalCache(Cache):
                     placed.positions[cell - begin] = positions[i]
                 if placed.order is not None:
                     continue
-                mask, first = placed.row(i)
+                assert isinstance(placed.mask, np.ndarray)
+                mask = placed.mask[i]
                 if unseen is not None:
-                    mask[unseen - first] = -np.inf
-                mask[cell - first] = 0
+                    mask[unseen - begin] = -np.inf
+                mask[cell - begin] = 0
                 if self.rule.max_bias:
-                    held = self.table.position[first : first + len(mask)]
+                    held = self.table.position[begin : begin + len(mask)]
                     mask[:] = distances(mask == -np.inf, held, positions[i])
         except BaseException:  # Ctrl-C included
             self.undo(step)
@@ -345,19 +345,17 @@ def _following(
     the token before it saw. A cell in use is taken over from the same sequence. None if finding
     cells takes more than that."""
     sequences, bounded = step.sequences.tolist(), rule.bounded
-    if len(placed.window.parts) not in (0, len(sequences)):
-        return None
     end, latest = table.end, placed.cells.tolist()
     # Without allocations: if the latest cells are not the last ones there may be holes, which are
     # filled first.
     in_a_row = latest[0] + len(latest) == end == latest[-1] + 1
     if not (table.expected or bounded or in_a_row):
         return None
-    cells, hidden, window = list[int](), list[int | None](), placed.window
+    cells, hidden = list[int](), list[int | None]()
+    first = placed.window.begin
+    last = first + placed.window.size
     for i, position in enumerate(step.positions.tolist()):
-        part = window.parts[i] if window.parts else Part(0, 0, 0, window.size)
-        first = window.begin + part.begin
-        last, cell, unseen = first + part.cells, None, None
+        cell, unseen = None, None
         if bounded:
             given_up = _lost(rule.keeps_from, position)
             lost = _lost(rule.sees_from, position)

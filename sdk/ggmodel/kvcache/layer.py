@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from ..errors import TensorError, Unsupported
-from ..ml import Backend, Context, DType, Part, Tensor
+from ..ml import Backend, Context, DType, Tensor
 from ..ml.ops.mixing import ORDER_ROW
 from ..model.batch import Step
 from ..model.cache import Cache, LayerMemory, Rotation
@@ -176,8 +176,7 @@ class Feeds:
         n: number of cells that a step writes.
         window: the cells that attention reads.
         rows: the cells that a step writes, I64 [n]; None if it writes none.
-        mask: [window, tokens]; with parts [m], see `Tensor.scaled_dot_product_attention`; an order
-            where the backend's attention is ordered.
+        mask: [window, tokens], or an order where the backend's attention is ordered.
         max_bias: of ALiBi; 0 is none.
     """
 
@@ -243,7 +242,7 @@ def _mask(backend: Backend, ctx: Context, cache: Cache, step: Step) -> Tensor:
     if config.ordered:
         size = ORDER_ROW * n + placed.lists
         return ctx.feed(lambda s: s.placed[cache].order.numbers, DType.I32, size, name="order")
-    shape = placed.window.mask_shape(Masks(config).rows(n))
+    shape = placed.window.size, Masks(config).rows(n)
     return ctx.feed(lambda s: s.placed[cache].mask, config.mask_dtype, *shape, name="mask")
 
 
@@ -291,10 +290,6 @@ class LayerCache(LayerMemory):
     def spread(self, x: Tensor) -> Tensor:
         return spread(x, self.feeds.hadamard(spread_width(x.dim(0)))) if self.spreads else x
 
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        return self.feeds.window.parts
-
     def by_distance(self, fill: Callable[[np.ndarray], np.ndarray]) -> Tensor:
         """An input I32 [m · n] that follows from how far each of the m cells that attention reads
         lies behind each of n tokens, for layers that `caches()` declares as `relative`.
@@ -331,10 +326,6 @@ class SharedLayer(LayerMemory):
 
     def spread(self, x: Tensor) -> Tensor:
         return self.source.spread(x)
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        return self.source.parts
 
 
 def scatter(width: int, total: int, cells: np.ndarray) -> np.ndarray:

@@ -72,10 +72,8 @@ class Placed:
     Attributes:
         cells: int64 [n], the cell of each token.
         window: the cells that attention reads.
-        mask: of the backend's mask dtype, 0 (−distance with ALiBi) or −inf: [n, window]; with
-            parts [m], the masks [rows, cells] of one part after the other. None when only
-            reserving.
-        rows: the mask of each part's rows, or of all rows; views of `mask`.
+        mask: of the backend's mask dtype, 0 (−distance with ALiBi) or −inf: [n, window]. None
+            when only reserving.
         evicted: the cells that were given up to make room.
         lengths: int32 [sequences], before the step.
         allocations: of the table of cells, before the step.
@@ -89,7 +87,6 @@ class Placed:
     cells: np.ndarray
     window: Window
     mask: np.ndarray | Rows | None
-    rows: list[np.ndarray] = field(default_factory=list)
     evicted: list[Evicted] = field(default_factory=list)
     lengths: np.ndarray | None = None
     allocations: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -98,42 +95,17 @@ class Placed:
     order: Order | None = None
     lists: int = 0
 
-    def row(self, i: int) -> tuple[np.ndarray, int]:
-        """The mask of the only token of part i, or of token i without parts, and its first cell."""
-        if not self.window.parts:
-            return self.rows[0][i], self.window.begin
-        return self.rows[i][0], self.window.begin + self.window.parts[i].begin
-
 
 def look(rule: Rule, table: Cells, masks: Masks, step: Step, placed: Placed) -> None:
     """Makes the mask of a step for its window; its cells are written."""
     window, n = placed.window, len(step.positions)
-    if not window.parts:
-        cells = placed.cells - window.begin
-        position, member = range_of(table, window.begin, window.size)
-        if n > masks.whole:  # the cache may change before the mask is written
-            position, member = position.copy(), member.copy()
-        placed.mask = masks.by_rows(
-            n, window.size, lambda rows: _visible(rule, step, cells, rows, position, member)
-        )
-        placed.rows = [placed.mask] if isinstance(placed.mask, np.ndarray) else []
-        return
-    each = list[np.ndarray]()
-    for part in window.parts:
-        rows = slice(part.row, part.row + part.rows)
-        mine = Step(
-            step.tokens[rows],
-            step.positions[rows],
-            step.sequences[rows],
-            step.outputs,
-            None if step.groups is None else step.groups[rows],
-        )
-        first = window.begin + part.begin
-        held = range_of(table, first, part.cells)
-        each.append(masks.of(_visible(rule, mine, placed.cells[rows] - first, slice(None), *held)))
-    placed.mask = np.concatenate([mask.reshape(-1) for mask in each])
-    pieces = np.split(placed.mask, np.cumsum([mask.size for mask in each])[:-1])
-    placed.rows = [p.reshape(m.shape) for p, m in zip(pieces, each, strict=True)]
+    cells = placed.cells - window.begin
+    position, member = range_of(table, window.begin, window.size)
+    if n > masks.whole:  # the cache may change before the mask is written
+        position, member = position.copy(), member.copy()
+    placed.mask = masks.by_rows(
+        n, window.size, lambda rows: _visible(rule, step, cells, rows, position, member)
+    )
 
 
 def range_of(table: Cells, begin: int, size: int) -> tuple[np.ndarray, np.ndarray]:

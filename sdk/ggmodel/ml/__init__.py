@@ -26,7 +26,7 @@ from .devices import (
 )
 from .dump import dump
 from .executable import Executable
-from .ops.mixing import Part, RopeType
+from .ops.mixing import RopeType
 from .ops.spatial import SamplingMode
 from .params import (
     BackendParams,
@@ -70,7 +70,6 @@ __all__ = [
     "GPULayersList",
     "Optimize",
     "OutOfMemory",
-    "Part",
     "RopeType",
     "RunnerAtPort",
     "RunnerDiscovery",

@@ -19,7 +19,6 @@ from ..gguf_file.values import KeyValues
 from .arguments import checked_methods
 from .context import Context, Executor
 from .devices import BackendMemory, DeviceInfo
-from .graph import Graph
 from .node import Node, State, Weight
 from .params import BackendParams, blocks_of, layer_of
 from .table import pad4
@@ -41,7 +40,6 @@ class CacheConfig:
         permuted_v: values are stored as [cells, width, kv heads], ready for the product.
         mask_dtype: F32 or F16.
         mask_batch_padding: the mask's batch dim is a multiple of this.
-        parts: attention computes the rows of each sequence over cells of their own.
         ordered: attention takes, in place of a mask, an order: the cells that each row sees, by
             position, see `ml.ops.mixing.ORDER_ROW`.
     """
@@ -50,7 +48,6 @@ class CacheConfig:
     permuted_v: bool = False
     mask_dtype: DType = DType.F32
     mask_batch_padding: int = 1
-    parts: bool = False
     ordered: bool = False
 
 
@@ -124,13 +121,12 @@ class Backend(Executor):
     def _read_weights(self, progress: Progress | None, cancel: Callable[[], bool] | None) -> None:
         """`load`, once memory is allocated."""
 
-    def batches_to_reserve(self, largest: int, graph: Graph | None = None) -> list[int]:
+    def batches_to_reserve(self, largest: int) -> list[int]:
         """The batch sizes whose reservation, with that of the largest, covers all others: the one
         that may need most memory first, a single token last.
 
         Args:
             largest: tokens in the largest batch.
-            graph: the largest batch's, which may show that others need less.
         """
         return [1] if largest > 1 else []
 

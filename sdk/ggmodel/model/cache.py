@@ -29,7 +29,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from ..errors import TensorError
-from ..ml import Backend, Context, DType, Part, Tensor
+from ..ml import Backend, Context, DType, Tensor
 from ..ml.node import Node
 from .batch import Step
 
@@ -68,7 +68,6 @@ class LayerMemory(ABC):
     Attributes:
         layer: its number.
         rope: the rotation of its keys that `caches()` declares; None if they are not rotated.
-        parts: for `Tensor.scaled_dot_product_attention`; the mask of `get` is made for them.
         shares: the number of the layer whose keys and values it reads; nothing is `put` then. None
             if it has its own.
         spreads: keys and values are stored, and given by `get`, in the form of `spread`.
@@ -76,7 +75,6 @@ class LayerMemory(ABC):
             distances then. 0 is none.
     """
 
-    parts: tuple[Part, ...] = ()
     shares: int | None = None
     spreads: bool = False
 

@@ -52,7 +52,6 @@ def attention(
         scale=scale,
         softcap=softcap,
         cache_config_applied=True,
-        parts=cache.parts,
         bias=bias,
         max_bias=cache.max_bias,
     )

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ggmodel.errors import Error
-from ggmodel.ml import OPS, Backend, Context, DType, Part, RopeType, SamplingMode, Tensor
+from ggmodel.ml import OPS, Backend, Context, DType, RopeType, SamplingMode, Tensor
 from ggmodel.ml.ggml.lowering import GGMLExecutable
 from ggmodel.ml.graph import Graph, record
 from ggmodel.ml.node import Node
@@ -464,12 +464,6 @@ def _four(p: Program, receiver: Tensor | None) -> tuple[int, ...]:
     return tuple(_count(p, receiver) for _ in range(4))
 
 
-def _parts(p: Program, receiver: Tensor | None) -> tuple[Part, ...]:
-    if p.rng.random() < 0.7:
-        return ()
-    return tuple(Part(*_four(p, receiver)) for _ in range(p.rng.randrange(1, 4)))
-
-
 def _data(p: Program, receiver: Tensor | None) -> bytes:
     size = receiver.nbytes if receiver is not None and receiver.nbytes < _QUICK else 16
     return p.rng.randbytes(size if p.rng.random() < 0.7 else p.rng.randrange(64))
@@ -500,7 +494,6 @@ ARGUMENTS: dict[str, Callable[[Program, Tensor | None], Any]] = {
     "SamplingMode": lambda p, _: p.rng.choice(list(SamplingMode)),
     "Shape": _four,
     "tuple[int, ...]": _four,
-    "tuple[Part, ...]": _parts,
     "bytes | memoryview": _data,
     "object": _list,
     "Any": _list,

@@ -22,7 +22,6 @@ from ggmodel.gguf_file import (
     open_gguf,
 )
 from ggmodel.ml import Backend, BackendParams, DType, FlashAttention, Tensor, new_backend
-from ggmodel.ml.ggml.attention import ANY, instructions
 from ggmodel.ml.process import ProcessBackend, RunnerProcess
 from ggmodel.model import config_class, fill, find
 from ggmodel.runner.engine.engine import Engine
@@ -219,8 +218,7 @@ def test_a_relative_path(
 def test_batches_to_reserve(shared: RunnerProcess):
     params = BackendParams(num_threads=1, flash_attention=FlashAttention.ON)
     with new_backend(MemorySource(METADATA, {}), params, runner=shared) as backend:
-        few = [63] if instructions == ANY else []  # of ggml's attention
-        assert [backend.batches_to_reserve(n) for n in (512, 63, 1)] == [[*few, 1], [1], []]
+        assert [backend.batches_to_reserve(n) for n in (512, 63, 1)] == [[1], [1], []]
 
 
 def test_a_llama(shared: RunnerProcess):

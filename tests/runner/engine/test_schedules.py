@@ -14,7 +14,6 @@ import pytest
 import ggmodel
 from ggmodel.convert import from_hf
 from ggmodel.errors import Error, KvCacheFull
-from ggmodel.kvcache import cells
 from ggmodel.model import Step, find
 from ggmodel.runner import LoadedModel
 from ggmodel.runner.engine.graphs import Graphs
@@ -62,13 +61,6 @@ def load(name: str, flash: str) -> LoadedModel:
 def model(request: pytest.FixtureRequest) -> Iterator[LoadedModel]:
     with load(*request.param) as loaded:
         yield loaded
-
-
-@pytest.fixture(params=["by cost", "always in parts"])
-def parted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "always in parts":
-        for cost in ("_OP", "_GRAPH", "_CONVERSION"):
-            monkeypatch.setattr(cells, cost, -(1 << 30))
 
 
 @dataclass
@@ -224,7 +216,6 @@ def alone(graphs: Graphs, log: list[Text | tuple[int, int | None]]) -> np.ndarra
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.usefixtures("parted")
 def test_each_sequence_gets_what_it_gets_alone(model: LoadedModel, seed: int):
     engine = model.engine
 

@@ -24,9 +24,9 @@ from ..devices import (
 )
 from ..graph import Graph
 from ..node import Node, State
-from ..params import INPUT, BackendParams, FlashAttention, Optimize, layer_of
+from ..params import INPUT, BackendParams, FlashAttention, layer_of
 from ..system import system_info
-from . import attention, measurements, ordered, transfer
+from . import attention, ordered, transfer
 from .compute import Compute, ComputeBuffer, Scheduler
 from .hardware import Hardware
 from .lowering import GGMLExecutable
@@ -75,8 +75,6 @@ class GGMLBackend(Backend):
             padding=256,
             permuted_v=not self.flash_attention,
             mask_dtype=DType.F16 if self.flash_attention else DType.F32,
-            # GPUs compute blocks of rows together, and skip blocks of masked cells themselves.
-            parts=self._alone and self.flash_attention and not self.attends,
             ordered=self.attends,
         )
         with closed_on_error(self.hardware):
@@ -149,9 +147,7 @@ class GGMLBackend(Backend):
     def _compile(self, graph: Graph, outputs: tuple[Node, ...]) -> GGMLExecutable:
         with self._attempt():
             parts = self.compute_for(graph), self.weights, self.inputs
-            executable = GGMLExecutable(
-                self, graph, outputs, *parts, self.attends, self.widens_values
-            )
+            executable = GGMLExecutable(self, graph, outputs, *parts, self.attends)
         if graph.replayable:
             self._description = max(self._description, executable.description)
         return executable
@@ -176,22 +172,8 @@ class GGMLBackend(Backend):
         """Whether the CPU computes everything."""
         return len(self.hardware.devices) == 1
 
-    @property
-    def widens_values(self) -> bool:
-        """Whether ggml's attention may read values in F32 where that is faster: on the CPU alone,
-        and unless memory is to be saved."""
-        if self.attends or self.hardware.gpus:
-            return False
-        return self.params.optimize is Optimize.SPEED
-
-    def batches_to_reserve(self, largest: int, graph: Graph | None = None) -> list[int]:
-        few = measurements.QUERIES - 1 if self.widens_values else 0
-        if self.hardware.offloads:
-            few = _LARGE_BATCH - 1
-        elif graph is not None and _widened(graph) <= _least(graph) * (1 - few / largest):
-            # The other tensors that live during attention grow with the batch: the smaller one
-            # leaves at least the share 1 − few / largest of the memory for its values in F32.
-            few = 0
+    def batches_to_reserve(self, largest: int) -> list[int]:
+        few = _LARGE_BATCH - 1 if self.hardware.offloads else 0
         return [n for n in (few, 1) if 0 < n < largest]
 
     # states
@@ -317,24 +299,3 @@ class GGMLBackend(Backend):
         # For models that are dropped rather than closed: this object holds all of the memory.
         if getattr(self, "weights", None) is not None and not self.forked:
             self._close()
-
-
-def _widened(graph: Graph) -> int:
-    """Bytes of the largest values that attention would read in F32 with few queries."""
-    largest = 0
-    for node in graph.schedule:
-        if node.op is not None and node.op.name == "flash_attention":
-            _, k, v, *_ = node.sources
-            assert k is not None and v is not None
-            half = k.dtype is v.dtype is DType.F16
-            if half and measurements.f32_values_are_faster(k.dim(0), v.dim(0)):
-                largest = max(largest, 4 * v.n_elements)
-    return largest
-
-
-def _least(graph: Graph) -> int:
-    """A lower bound of the bytes for computing the graph: the operands of one op."""
-    return max(
-        sum(x.nbytes for x in set(node.sources) if x is not None and x.op and x.base is None)
-        for node in graph.schedule
-    )

@@ -16,7 +16,7 @@ from ..graph import Fill, Graph, fill_of, write_inputs
 from ..node import Node, State, Weight, cut, impossible
 from .attention import Attention
 from .compute import Compute, need_success
-from .emitters import EMITTERS, TENSORS_A_PART, fused_attention
+from .emitters import EMITTERS
 from .experts import ExpertsAhead
 from .hardware import Hardware
 from .memory import (
@@ -45,7 +45,6 @@ class GGMLExecutable(Executable):
     Args:
         compute: memory of results, which other graphs use, too. inputs: that of inputs.
         attends: attention is computed by the kernel of our own.
-        widens_values: ggml's attention may read values in F32.
 
     Attributes:
         description: bytes of the graph itself, besides inputs and results.
@@ -60,11 +59,10 @@ class GGMLExecutable(Executable):
         weights: Weights,
         inputs: SharedInputs,
         attends: bool,
-        widens_values: bool,
     ):
         super().__init__(backend.turn)
         self._backend, self._compute, self._weights = backend, compute, weights
-        self._shared, self._widens_values = inputs, widens_values
+        self._shared = inputs
         self._dry = not backend.params.alloc_memory
         self._in_order, self._attends = backend.params.deterministic, attends
         self._tensors: dict[int, Any] = {}
@@ -101,7 +99,7 @@ class GGMLExecutable(Executable):
             self._arena.close()
         ops = [node for node in graph.schedule if node.op is not None]
         count = sum(_MOST_TENSORS.get(node.op.name, _MOST_OF_OTHERS) for node in ops if node.op)
-        count += sum(len(node.attrs.get("parts", ())) for node in ops) * TENSORS_A_PART + 64
+        count += 64
         self._arena = Arena(count, count)
         ctx = self._arena.ctx
         self._cgraph = lib.ggml_new_graph_custom(ctx, count, False)
@@ -133,11 +131,8 @@ class GGMLExecutable(Executable):
             if self._ahead is not None and node.op.name == "mulmat_id":
                 operands = self._ahead.follow(node, operands)
             try:
-                if node.op.name == "flash_attention":
-                    if self._attention is not None and not node.attrs.get("parts"):
-                        t = self._attention.attend(operands, node.attrs)
-                    else:
-                        t = fused_attention(ctx, operands, node.attrs, self._widens_values)
+                if node.op.name == "flash_attention" and self._attention is not None:
+                    t = self._attention.attend(operands, node.attrs)
                 elif self._ordered is not None:
                     t = self._emit_ordered(self._ordered, ctx, node, operands)
                 elif self._weights.multiplied(node):

@@ -6,10 +6,6 @@ columns, the processor and ggml's version. With ggml 0.25 and AVX-512 a rearrang
 one column takes 0.7 of the time, one of 512 columns twice the time. Each dtype is therefore tried
 once, for some milliseconds, and the result is kept in the user's cache. So are our own kernels
 (products.py), which read weights as stored.
-
-Attention: ggml adds up values in F16 with the processor's longest vectors. Heads shorter than these
-(64 numbers with AVX512-FP16) are added one number at a time, and attention takes five times as long
-as with values converted to F32.
 """
 
 from __future__ import annotations
@@ -103,15 +99,9 @@ log = logging.getLogger("ggmodel.ml")
 COLUMNS = (1, 4, 8, 16, 64, 512)
 """Column counts that are tried; others round down."""
 
-QUERIES = 64
-"""The number of queries from which on ggml computes attention by tiles, which are F32 anyway."""
-
 # The tried weight: small enough for a core's own cache, so that neither the other cores nor the
 # memory matter, and a multiple of every block's and every tile's size.
 _ROWS, _WIDTH = 256, 2048
-_HEADS, _CELLS = 4, 256  # the tried attention
-# Wider heads fill vectors anyway, and a file must not make the trial take gigabytes.
-_WIDEST = 1024
 _RUNS = 4
 _CLEARLY = 0.9  # share of the time from which on a second copy is worth its memory
 
@@ -136,15 +126,6 @@ def plain_is_faster(dtype: DType, buffer_type: Any) -> tuple[bool, ...]:
     name = ffi.string(lib.ggml_backend_buft_name(buffer_type)).decode()
     key = f"{name} {dtype.name} {instructions if any(own) else 0}"
     return _choices(key, len(COLUMNS), lambda: _measure(dtype, buffer_type, own))
-
-
-def f32_values_are_faster(key: int, value: int) -> bool:
-    """Whether attention of fewer than `QUERIES` queries to F16 heads of these widths is clearly
-    faster with values converted to F32."""
-    if max(key, value) > _WIDEST:
-        return False
-    (faster,) = _choices(f"attention {key} {value}", 1, lambda: _measure_attention(key, value))
-    return faster
 
 
 def _choices(key: str, length: int, measure: Callable[[], list[bool]]) -> tuple[bool, ...]:
@@ -195,28 +176,11 @@ def _measure_own(dtype: DType) -> list[bool]:
         )
 
 
-def _measure_attention(key: int, value: int) -> list[bool]:
-    with Bench() as bench:
-        return bench.faster([[_attention(bench, key, value, f32) for f32 in (True, False)]])
-
-
 def _product(
     bench: Bench, dtype: DType, columns: int, rearranging: Any = None, own: bool = False
 ) -> _Timed:
     timed = bench.timed(rearranging)
     timed.multiplies(dtype, _WIDTH, _ROWS, columns, own)
-    return timed
-
-
-def _attention(bench: Bench, key: int, value: int, in_f32: bool) -> _Timed:
-    timed = bench.timed()
-    c, half, full = timed.ctx, lib.GGML_TYPE_F16, lib.GGML_TYPE_F32
-    q = lib.ggml_new_tensor_4d(c, full, key, 1, _HEADS, 1)
-    k = lib.ggml_new_tensor_4d(c, half, key, _CELLS, _HEADS, 1)
-    v = lib.ggml_new_tensor_4d(c, half, value, _CELLS, _HEADS, 1)
-    mask = lib.ggml_new_tensor_4d(c, half, _CELLS, 1, 1, 1)
-    read = lib.ggml_cast(c, v, full) if in_f32 else v
-    timed.computes(lib.ggml_flash_attn_ext(c, q, k, read, mask, 1.0, 0.0, 0.0))
     return timed
 
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import enum
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
-from ...errors import TensorError
 from ..arguments import integer
 from ..graph import call_site, record
 from ..node import Node, T, failure
@@ -86,20 +85,6 @@ how long that is, the position of its first cell, and the range of positions tha
 own the last. Lists follow, by position, −1 where there is no cell."""
 
 
-class Part(NamedTuple):
-    """Rows of a batch that attend to cells of their own.
-
-    Attributes:
-        row, rows: the first row, and how many.
-        begin, cells: the first cell, and how many.
-    """
-
-    row: int
-    rows: int
-    begin: int
-    cells: int
-
-
 @define(
     "flash_attention",
     Operand("query", FULL, F32, Layout.ROWS),
@@ -118,7 +103,6 @@ def _flash_attention(
     bias: Node | None,
     scale: float,
     softcap: float,
-    parts: tuple[Part, ...] = (),
     max_bias: float = 0.0,
 ) -> Result:
     """q [d, n, heads], k [d, m, kv heads], v [dv, m, kv heads] → [dv, heads, n]. The mask may be an
@@ -126,8 +110,6 @@ def _flash_attention(
     need(q.ne[0] == k.ne[0], lambda: f"query width {q.ne[0]}, key width {k.ne[0]}")
     need(k.ne[1] == v.ne[1] and k.ne[2:] == v.ne[2:], "key and value differ in cells or heads")
     need(q.ne[2] % k.ne[2] == 0 and q.ne[3] % k.ne[3] == 0, "kv heads must divide the heads")
-    if parts:
-        _need_parts(parts, q, k, mask)
     ordered = mask is not None and mask.dtype is I32
     if mask is not None and ordered:
         least = ORDER_ROW * q.ne[1]
@@ -140,24 +122,10 @@ def _flash_attention(
         need(
             wide and bias.ne[3] == 1, lambda: f"a bias {list(bias.shape)}, [m, n, heads] is wanted"
         )
-    need_cover((k.ne[1], *q.ne[1:]), None if parts or ordered else mask, sinks)
+    need_cover((k.ne[1], *q.ne[1:]), None if ordered else mask, sinks)
     need(0 <= softcap < math.inf, lambda: f"softcap {softcap}: 0, for none, or more")
     need_slopes(max_bias, mask)
     return Result((v.ne[0], q.ne[2], q.ne[1], q.ne[3]), F32)
-
-
-def _need_parts(parts: tuple[Part, ...], q: Node, k: Node, mask: Node | None) -> None:
-    rows = [row for part in parts for row in range(part.row, part.row + part.rows)]
-    need(rows == list(range(q.ne[1])), lambda: f"{parts} are not all {q.ne[1]} rows in order")
-    need(
-        all(p.begin >= 0 and 0 < p.cells <= k.ne[1] - p.begin for p in parts),
-        lambda: f"{parts} of {k.ne[1]} cells",
-    )
-    masked = sum(part.rows * part.cells for part in parts)
-    need(
-        mask is not None and mask.ne == (masked, 1, 1, 1) and q.ne[3] == k.ne[3] == 1,
-        f"parts want one mask of {masked} numbers, and no dim 3",
-    )
 
 
 class Attention(Node):
@@ -226,7 +194,6 @@ class Attention(Node):
         scale: float,
         softcap: float = 0.0,
         cache_config_applied: bool = False,
-        parts: tuple[Part, ...] = (),
         bias: Node | None = None,
         max_bias: float = 0.0,
     ) -> Self:
@@ -245,9 +212,6 @@ class Attention(Node):
             softcap: scores s = scale · K·q become softcap · tanh(s / softcap); 0 leaves them.
             cache_config_applied: key, value and mask come from a cache that followed the
                 backend's `CacheConfig`.
-            parts: rows that attend to cells of their own, all rows in order; only where the
-                backend's `CacheConfig` says `parts`. The mask is then [m], the masks [cells, rows]
-                of one part after the other.
             bias: F32 [m', n, heads] of the first m' keys, all that count; fused with orders only.
             max_bias: of ALiBi (arXiv 2108.12409): slopes of heads multiply a mask of −distances;
                 2^(−max_bias · i/h) for i = 1 … h if h is a power of two. 0 is none.
@@ -261,13 +225,11 @@ class Attention(Node):
         q, k = (record(x, "permute", order=(0, 2, 1, 3)) for x in (self, key))
         fused = (bias is None or (config is not None and config.ordered)) and not permuted_v
         if fused and graph is not None and graph.backend.flash_attention:
-            out = _fused((q, k, value, mask, sinks, bias), scale, softcap, parts, max_bias)
+            out = _fused((q, k, value, mask, sinks, bias), scale, softcap, max_bias)
             if vmla is None:
                 return out
             heads_last = record(out, "permute", order=(0, 2, 1, 3))
         else:
-            if parts:
-                raise TensorError("attention has parts only as a fused op")
             if not permuted_v:
                 value = record(record(value, "permute", order=(1, 2, 0, 3)), "contiguous")
             weights = _weights(q, k, mask, sinks, scale, softcap, bias, max_bias)
@@ -281,16 +243,14 @@ def _fused(
     operands: tuple[T, T, T, Node | None, Node | None, Node | None],
     scale: float,
     softcap: float,
-    parts: tuple[Part, ...],
     max_bias: float,
 ) -> T:
     """The one op, of a value [dv, kv heads, m] and of others as it takes them."""
     q, k, value, mask, sinks, bias = operands
     v = record(value, "permute", order=(0, 2, 1, 3))
-    given: dict[str, Any] = {"parts": parts} if parts else {}
-    given |= {"max_bias": max_bias} if max_bias else {}
+    slopes = {"max_bias": max_bias} if max_bias else {}
     others = (k, v, mask, sinks, bias)
-    return record(q, "flash_attention", *others, scale=scale, softcap=softcap, **given)
+    return record(q, "flash_attention", *others, scale=scale, softcap=softcap, **slopes)
 
 
 def _weights(

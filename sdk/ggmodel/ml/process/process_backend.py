@@ -84,7 +84,7 @@ class ProcessBackend(Backend):
                     raise
         return True
 
-    def batches_to_reserve(self, largest: int, graph: Graph | None = None) -> list[int]:
+    def batches_to_reserve(self, largest: int) -> list[int]:
         return self._ask("of_backend", "batches_to_reserve", largest)
 
     def keep_graphs(self, n: int) -> None:

@@ -149,7 +149,7 @@ class MemoryPlan:
             if item.size:  # not of data alone
                 self.trace_step(cache, self._step(largest, sequences, self._span(item, largest)))
         graph = self.trace_step(cache, self._step(largest, sequences))
-        for n in self.backend.batches_to_reserve(largest, graph):
+        for n in self.backend.batches_to_reserve(largest):
             self.trace_step(cache, self._step(n, sequences))
         self.width = width = self._traces[0].output.dim(0)
         states = self._traces[0].states

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from ...ops.mixing import ORDER_ROW, Part, RopeType
+from ...ops.mixing import ORDER_ROW, RopeType
 from ..elements import computes, in_range, tiled
 
 _erf = np.vectorize(math.erf, [np.float64])  # which numpy lacks
@@ -251,7 +251,6 @@ def flash_attention(
     bias: np.ndarray | None,
     scale: float,
     softcap: float,
-    parts: tuple[Part, ...] = (),
     max_bias: float = 0.0,
 ) -> np.ndarray:
     """softmax(scale · q kᵀ + slopes · mask) v, scores s as softcap · tanh(s / softcap) if that
@@ -261,19 +260,6 @@ def flash_attention(
     order, int32 [1, 1, 1, …], becomes a mask. bias [1, heads', n, m'] is of the first m' keys. A
     fully masked query gives zeros, as in ggml; the formula has no value there.
     """
-    if parts:
-        assert mask is not None
-        done, masks = [], mask.reshape(-1)
-        for part in parts:
-            rows = slice(part.row, part.row + part.rows)
-            cells = slice(part.begin, part.begin + part.cells)
-            size = part.rows * part.cells
-            own, masks = masks[:size].reshape(1, 1, part.rows, part.cells), masks[size:]
-            kv = k[:, :, cells], v[:, :, cells]
-            done.append(
-                flash_attention(q[:, :, rows], *kv, own, sinks, None, scale, softcap, (), max_bias)
-            )
-        return np.concatenate(done, axis=1)
     for axis in (0, 1):
         repeats = q.shape[axis] // k.shape[axis]
         k, v = np.repeat(k, repeats, axis), np.repeat(v, repeats, axis)
