@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ggmodel.errors import Unsupported
+from ggmodel.errors import OutOfMemory, Unsupported
 from ggmodel.gguf_file import MemorySource, open_gguf
 from ggmodel.ml import Backend, BackendParams, DType, Optimize, new_backend
 from ggmodel.ml.ggml import attention, measurements
@@ -55,6 +55,25 @@ def test_a_number_of_columns_counts_as_the_next_lower_one_tried():
     assert measurements.COLUMNS == (1, 4, 8, 16, 64, 512)
     at = [measurements.at(PLAIN_FOR_MANY, n) for n in (0, 1, 3, 7, 8, 15, 512)]
     assert at == [False, False, False, False, True, True, True]
+
+
+def test_one_column_is_tried_on_weights_that_fill_no_cache():
+    with measurements.Bench() as bench:
+        for columns, least in ((1, 32 << 20), (4, 0)):
+            timed = measurements._product(bench, DType.Q8_0, columns)
+            weight = lib.ggml_get_first_tensor(timed.weights_ctx)
+            assert abs(lib.ggml_nbytes(weight) - least) < 1 << 20
+
+
+def test_without_memory_for_a_trial_the_file_stays_as_it_is(
+    cache: Path, rearranging: Any, monkeypatch: pytest.MonkeyPatch
+):
+    def measure(*args: Any) -> list[bool]:
+        raise OutOfMemory("none is left")
+
+    monkeypatch.setattr(measurements, "_measure", measure)
+    assert measurements.plain_is_faster(DType.Q4_0, rearranging) == (False,) * 6
+    assert not list(cache.glob("*"))
 
 
 def test_a_dtype_is_measured_once(cache: Path, rearranging: Any, monkeypatch: pytest.MonkeyPatch):
@@ -201,6 +220,28 @@ def test_only_the_largest_and_the_smallest_batch_decide_which_copies_there_are(
                 ctx.forward(w.mulmat(ctx.input().from_floats(normal(n, 256))))
         backend.allocate(ctx.graph)
         assert kinds(backend) == {"fast"}
+
+
+def test_our_kernel_yields_to_the_rearranged_copy_where_that_is_faster(
+    rearranging: Any, faster: Callable[[Sequence[bool]], None], monkeypatch: pytest.MonkeyPatch
+):
+    faster(PLAIN_FOR_MANY)
+    monkeypatch.setattr(measurements, "own_is_faster", lambda dtype: (True,) * 6)
+    table = blocks(DType.Q4_0, normal(512, 256))
+    source = MemorySource(METADATA, {"w": (DType.Q4_0, (256, 512), table.data)})
+    with new_backend(source, BackendParams(num_threads=1)) as backend:
+        w = backend.get("w")
+        assert w is not None
+        with backend.new_context() as ctx, ctx.trace():
+            made = {n: w.mulmat(ctx.input().from_floats(normal(n, 256))) for n in (FEW, MANY)}
+            ctx.forward(*made.values())
+        backend.allocate(ctx.graph)
+        assert isinstance(backend, GGMLBackend)
+        assert kinds(backend) == {"fast", "plain"}
+        assert {n: backend.weights.multiplied(y) for n, y in made.items()} == {
+            FEW: False,
+            MANY: True,
+        }
 
 
 def test_a_dtype_is_looked_up_once(

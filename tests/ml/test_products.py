@@ -29,6 +29,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bool], None]]:
 
     def choose(own: bool) -> None:
         monkeypatch.setattr(measurements, "own_is_faster", lambda dtype: (own,) * 6)
+        monkeypatch.setattr(measurements, "plain_is_faster", lambda *of: (True,) * 6)
         monkeypatch.setattr(products, "LEAST", 1)
 
     choose(True)

@@ -4,8 +4,8 @@ Products: ggml rearranges ("repacks") weights of some dtypes. Its kernels for th
 slower than those for weights as stored in the file; that depends on the dtype, the number of
 columns, the processor and ggml's version. With ggml 0.25 and AVX-512 a rearranged Q4_K product of
 one column takes 0.7 of the time, one of 512 columns twice the time. Each dtype is therefore tried
-once, for some milliseconds, and the result is kept in the user's cache. So are our own kernels
-(products.py), which read weights as stored.
+once, for some tenths of a second, and the result is kept in the user's cache. So are our own
+kernels (products.py), which read weights as stored.
 """
 
 from __future__ import annotations
@@ -79,8 +79,9 @@ class Alone:
         self.computes(y)
         if not lib.ggml_backend_supports_op(self._backend, y):
             return False
-        zeros = bytes(lib.ggml_nbytes(weight))  # a rearranging buffer takes a tensor as a whole
-        lib.ggml_backend_tensor_set(weight, ffi.from_buffer(zeros), 0, len(zeros))
+        if self._rearranging:  # it takes a tensor as a whole
+            zeros = bytes(lib.ggml_nbytes(weight))
+            lib.ggml_backend_tensor_set(weight, ffi.from_buffer(zeros), 0, len(zeros))
         return True
 
     def run(self) -> None:
@@ -99,9 +100,11 @@ log = logging.getLogger("ggmodel.ml")
 COLUMNS = (1, 4, 8, 16, 64, 512)
 """Column counts that are tried; others round down."""
 
-# The tried weight: small enough for a core's own cache, so that neither the other cores nor the
-# memory matter, and a multiple of every block's and every tile's size.
+# The tried weight, a multiple of every block's and every tile's size. It is small enough for a
+# core's own cache, so that neither the other cores nor the memory matter; but one column reads
+# weights out of memory, at a speed that depends on how early a kernel fetches them.
 _ROWS, _WIDTH = 256, 2048
+_STREAMED_BYTES = 32 << 20
 _RUNS = 4
 _CLEARLY = 0.9  # share of the time from which on a second copy is worth its memory
 
@@ -114,8 +117,7 @@ def own_is_faster(dtype: DType) -> tuple[bool, ...]:
     stored."""
     if not serves(dtype):
         return (False,) * len(COLUMNS)
-    key = f"own {instructions} {dtype.name}"
-    return _choices(key, len(COLUMNS), lambda: _measure_own(dtype))
+    return _choices(f"own {instructions} {dtype.name}", lambda: _measure_own(dtype))
 
 
 def plain_is_faster(dtype: DType, buffer_type: Any) -> tuple[bool, ...]:
@@ -125,29 +127,30 @@ def plain_is_faster(dtype: DType, buffer_type: Any) -> tuple[bool, ...]:
     own = own_is_faster(dtype)
     name = ffi.string(lib.ggml_backend_buft_name(buffer_type)).decode()
     key = f"{name} {dtype.name} {instructions if any(own) else 0}"
-    return _choices(key, len(COLUMNS), lambda: _measure(dtype, buffer_type, own))
+    return _choices(key, lambda: _measure(dtype, buffer_type, own))
 
 
-def _choices(key: str, length: int, measure: Callable[[], list[bool]]) -> tuple[bool, ...]:
+def _choices(key: str, measure: Callable[[], list[bool]]) -> tuple[bool, ...]:
     """The decision of this process, else the remembered one, else a new measurement."""
     if key not in _decided:
-        choices = _remembered_or_measured(key, length, measure)
+        choices = _remembered_or_measured(key, measure)
         _decided.setdefault(key, choices)  # another thread may have been faster
         log.debug("kernels: %s, the alternative is faster: %s", key, _decided[key])
     return _decided[key]
 
 
-def _remembered_or_measured(
-    key: str, length: int, measure: Callable[[], list[bool]]
-) -> tuple[bool, ...]:
+def _remembered_or_measured(key: str, measure: Callable[[], list[bool]]) -> tuple[bool, ...]:
     remembered = _remembered()
     choices = remembered.get(key)
-    if not (isinstance(choices, list) and len(choices) == length):
-        choices = measure()
-        # On a busy machine a second measurement may differ: then the first is not remembered.
-        if choices == measure():
-            remembered[key] = choices
-            _remember(remembered)
+    if not (isinstance(choices, list) and len(choices) == len(COLUMNS)):
+        try:
+            choices = measure()
+            # On a busy machine a second measurement may differ: then the first is not remembered.
+            if choices == measure():
+                remembered[key] = choices
+                _remember(remembered)
+        except OutOfMemory:  # what the model itself needs may still be there
+            choices = [False] * len(COLUMNS)
     return tuple(bool(f) for f in choices)
 
 
@@ -180,7 +183,8 @@ def _product(
     bench: Bench, dtype: DType, columns: int, rearranging: Any = None, own: bool = False
 ) -> _Timed:
     timed = bench.timed(rearranging)
-    timed.multiplies(dtype, _WIDTH, _ROWS, columns, own)
+    rows = _STREAMED_BYTES // dtype.row_size(_WIDTH) // _ROWS * _ROWS if columns == 1 else _ROWS
+    timed.multiplies(dtype, _WIDTH, rows, columns, own)
     return timed
 
 

@@ -328,11 +328,12 @@ class Weights:
             and not product.attrs.get("full_precision")
             and products.fits(product)
             and measurements.at(measurements.own_is_faster(weight.dtype), _columns(product))
+            and (weight.uid not in self._fast or self._wants_plain(weight, product, 0))
         )
 
     def _wants_plain(self, node: Tensor | Node, reader: Node, operand: int) -> bool:
         """Whether an op should read a weight as stored, even if a rearranged copy exists."""
-        if not _is_product(reader, operand) or self.multiplied(reader):
+        if not _is_product(reader, operand):
             return True
         faster = self._plain_is_faster.get(node.uid)
         return faster is not None and measurements.at(faster, _columns(reader))
