@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ggmodel import Context, Input, Tensor, gguf, nn, register
-from ggmodel.errors import ConfigError, PromptError
+from ggmodel import Context, Tensor, gguf, nn, register
+from ggmodel.errors import ConfigError
 from ggmodel.image import composite, normalize, resize
 from ggmodel.kvcache import Causal
 from ggmodel.ml import RopeType
-from ggmodel.model import Batch, Multimodal, MultimodalEmbedding, Pixels, VisionModel
+from ggmodel.model import Batch, Pixels
 
 from .config import PaddleOCRConfig
+from .pages import Pages
 from .vision import Projector, Vision, page_size
 
 if TYPE_CHECKING:
@@ -29,10 +29,13 @@ class Layer(nn.PreNormLayer):
 
 
 @register("paddleocr", hf="PaddleOCRVLForConditionalGeneration")
-class PaddleOCR(nn.Decoder, VisionModel, text=("model", "model.language_model")):
-    position_components = 4
+class PaddleOCR(nn.Decoder, Pages, text=("model", "model.language_model")):
     image_marker = "<|IMAGE_START|><|IMAGE_PLACEHOLDER|><|IMAGE_END|>"
-    image_data = {}
+    frame = {
+        "<|IMAGE_START|>": 101305,
+        "<|IMAGE_PLACEHOLDER|>": 100295,
+        "<|IMAGE_END|>": 101306,
+    }
     # Published, and read by nobody.
     ignore_hf = ("visual.vision_model.head.*", "*.packing_position_embedding.weight")
     clip = {
@@ -55,13 +58,8 @@ class PaddleOCR(nn.Decoder, VisionModel, text=("model", "model.language_model"))
         h = self.config
         return [Causal(self.rotary.rope(RopeType.MROPE, h.sections))] * h.layers
 
-    def positions(self, inputs: Sequence[Input], before: np.ndarray) -> np.ndarray:
-        return nn.grid_positions(inputs, before, lambda grid: grid)
-
     def embedded(self, batch: Batch) -> Tensor:
         return batch.merge_embeddings(self.embed(batch.inputs))
-
-    largest_image = property(lambda m: (m.config.largest, m.config.largest))
 
     def preprocess(self, image: Image) -> Pixels:
         h: Any = self.config
@@ -75,24 +73,6 @@ class PaddleOCR(nn.Decoder, VisionModel, text=("model", "model.language_model"))
         page = np.ascontiguousarray(x, np.float32).reshape(1, 3, rows * p, columns * p)
         return Pixels(page, data)
 
-    def encode_multimodal(self, ctx: Context, image: Pixels) -> list[Multimodal]:
-        """Pixels [1, 3, height, width]; the data is the grid of rows: one frame, rows, columns."""
+    def encoded(self, ctx: Context, rows: int, columns: int) -> Tensor:
         assert self.vision is not None and self.projector is not None
-        h, shape = self.config, image.values.shape
-        if len(shape) != 4 or shape[:2] != (1, 3):
-            raise PromptError(f"pixels {list(shape)}; [1, 3, height, width] is needed")
-        if any(n % h.cell or not n for n in shape[2:]):
-            raise PromptError(
-                f"a page of {shape[3]} × {shape[2]} pixels; both are multiples of {h.cell}"
-            )
-        rows, columns = (n // h.patch for n in shape[2:])
-        merged = self.projector(self.vision(ctx, rows, columns), columns)
-        return [Multimodal(merged, (1, rows // h.merge, columns // h.merge))]
-
-    def image_inputs(self, image: list[MultimodalEmbedding]) -> list[Input]:
-        (one,) = image
-        start, pad, end = (
-            Input(self.token_id(f"<|IMAGE_{name}|>", default=default))
-            for name, default in (("START", 101305), ("PLACEHOLDER", 100295), ("END", 101306))
-        )
-        return [start, Input(pad.token, one), *[pad] * (len(one) - 1), end]
+        return self.projector(self.vision(ctx, rows, columns), columns)

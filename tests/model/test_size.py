@@ -70,7 +70,7 @@ LIMITS = {
     "olmo2": 35,
     "olmo_hybrid": 95,
     "olmoe": 25,
-    "paddleocr": 200,
+    "paddleocr": 205,  # 24 of them serve other models of pages, too
     "phi3": 25,
     "phimoe": 50,
     "qwen2": 30,
