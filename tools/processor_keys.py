@@ -32,6 +32,8 @@ _FILES = {
 }
 _AUTO = ("auto_mappings", "image_processing_auto", "video_processing_auto")
 _AUTO += ("feature_extraction_auto", "processing_auto")
+# Types of models whose published folders name the processors of another one.
+_FOLLOWING = {"glm_ocr": "glm46v"}
 # About other objects, the form of arrays, batches, or what follows from the picture itself.
 _WITHOUT_EFFECT = frozenset(
     "self kwargs image_processor video_processor feature_extractor tokenizer audio_tokenizer "
@@ -50,7 +52,8 @@ def processors_of(name: str, root: Path | None = None) -> list[str]:
     config = None if home is None else config_of(home, name)
     if root is None or config is None or config.model_type is None:
         return []
-    entry = re.compile(rf'\(\s*"{re.escape(config.model_type)}",\s*(\{{[^}}]*\}}|"\w+")')
+    kind = _FOLLOWING.get(config.model_type, config.model_type)
+    entry = re.compile(rf'\(\s*"{re.escape(kind)}",\s*(\{{[^}}]*\}}|"\w+")')
     processors: dict[str, None] = {}
     for file in _AUTO:
         path = root / "models" / "auto" / f"{file}.py"

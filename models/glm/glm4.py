@@ -3,13 +3,16 @@ matrix."""
 
 from __future__ import annotations
 
-from ggmodel import gguf, nn, register
+from ggmodel import gguf, kv, nn, register
 from ggmodel.kvcache import Causal
+from ggmodel.ml import RopeType
 from ggmodel.nn import RMSNorm
 
 
-class Glm4Config(nn.DecoderConfig):
+class Glm4Config(nn.DraftingConfig):
     rope_dims: int = nn.partial_rope(0.5)
+    # GLM-OCR's texts have them; their pairs are half of the rotated part apart.
+    sections: list = kv("rope.dimension_sections", default=[])
 
 
 def _norm(name: str, hf: str) -> RMSNorm:
@@ -26,9 +29,11 @@ class Layer(nn.SandwichLayer):
 
 
 @register("glm4", hf="Glm4ForCausalLM")
-class Glm4(nn.Decoder):
+class Glm4(nn.DraftingDecoder):
     config: Glm4Config
     layers: list[Layer]
 
     def caches(self) -> list[Causal]:
-        return [Causal(self.rotary.rope())] * self.config.layers
+        h = self.config
+        kind = RopeType.NEOX if any(h.sections) else RopeType.NORM
+        return [Causal(self.rotary.rope(kind))] * h.layers

@@ -238,6 +238,9 @@ NOTES: dict[str, list[str]] = {
         f"{REFUSES}ssm.inner_size is 192, not 128",
         *(f"{REFUSES}it has no place for blk.1.ssm_{part}.bias" for part in ("in", "out")),
     ],
+    "glm_ocr/partial": [
+        f"{DIFFERS}vision.rope.freq_base is 100.0, and it computes with 10000.0",
+    ],
     "minimax_m2/whole_rope": [f"{REFUSES}it needs output.weight"],
     "mistral/window": [f"{REFUSES}it has no architecture 'mistral'"],
     "mllama/images": [f"{REFUSES}it has no architecture 'mllama'"],
@@ -325,7 +328,7 @@ SAME = """
     cohere2/linear_rope cohere2/published command_r/published gemma2/published gemma3/images
     gemma3/softcap gemma3/untied gemma4/dense gemma4/experts gemma4/images_dense
     arcee/published gemma/published granitemoe/published granitemoe/shared nemotron/published
-    apertus/plain ernie4_5/plain exaone4/plain glm4/plain glm4/wide gpt2/plain
+    apertus/plain ernie4_5/plain exaone4/plain glm4/plain glm4/wide glm_ocr/published gpt2/plain
     bloom/plain bloom/three_heads bloom/twelve_heads hunyuan_moe/plain
     hunyuan_dense/plain olmo/plain seed_oss/plain smollm3/plain stablelm/plain starcoder2/plain
     gemma4/published granite/plain granite/tied idefics3/smolvlm idefics3/tiles idefics3/docling

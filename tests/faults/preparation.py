@@ -200,6 +200,16 @@ FAULTS = [
         ("flat pages cut", "round(width * h.cell / height), h.cell", "width, h.cell", "size"),
     ),
     *_of_models(
+        "glm_ocr",
+        "vision.py",
+        ("narrow pages not enlarged", "if min(size) < h.cell:", "if False:", "size"),
+    ),
+    *_of_models(
+        "glm_ocr",
+        "config.py",
+        ("pixels of both frames", "return pixels // FRAMES", "return pixels", "size"),
+    ),
+    *_of_models(
         "internvl",
         "vision.py",
         ("no view of the whole", "if len(tiles) > 1:", "if len(tiles) > 99:", "size"),

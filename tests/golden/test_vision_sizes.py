@@ -19,7 +19,7 @@ from tests.golden.files import cases, load_golden
 
 SEEING = "gemma3", "gemma3n", "gemma4", "llama4", "mllama", "mistral3"
 GOLDENS: dict[str, str] = dict.fromkeys(SEEING, "images")
-GOLDENS |= {"idefics3": "tiles", "internvl": "qwen2"}
+GOLDENS |= {"glm_ocr": "published", "idefics3": "tiles", "internvl": "qwen2"}
 GOLDENS |= {"lfm2vl": "published", "paddleocr": "pages", "qwen2vl": "qwen25"}
 VALUES = (0, 1, 7, 3000, 65_536, 2**31 - 1)
 

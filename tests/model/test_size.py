@@ -34,6 +34,7 @@ LIMITS = {
     "gemma3n": 650,
     "gemma4": 600,
     "glm4": 30,
+    "glm_ocr": 200,
     "gpt2": 45,
     "glm4moe": 30,
     "gpt_oss": 60,
@@ -70,7 +71,7 @@ LIMITS = {
     "olmo2": 35,
     "olmo_hybrid": 95,
     "olmoe": 25,
-    "paddleocr": 205,  # 24 of them serve other models of pages, too
+    "paddleocr": 205,  # 24 of them are shared with glm_ocr
     "phi3": 25,
     "phimoe": 50,
     "qwen2": 30,

@@ -29,6 +29,7 @@ from tests.golden.files import load_golden
 from tests.golden.gemma3 import cases as gemma3
 from tests.golden.gemma3n import cases as gemma3n
 from tests.golden.gemma4 import cases as gemma4
+from tests.golden.glm_ocr import cases as glm_ocr_cases
 from tests.golden.idefics3 import cases as idefics3
 from tests.golden.internvl import cases as internvl
 from tests.golden.lfm2vl import cases as lfm2vl_cases
@@ -183,6 +184,12 @@ SPOKEN |= {moment(s): 50 + s for s in range(6)}
 NUMBERED = {"\nFrame4: ": 10}  # a frame of InternVL, besides those of the goldens
 
 
+def glm_ocr(layers: int | None) -> MemorySource:
+    source = golden("glm_ocr", "published")(layers)
+    source.metadata = {**source.metadata, "glm_ocr.vision.image_min_pixels": 64}
+    return source
+
+
 def paddleocr(layers: int | None) -> MemorySource:
     found = golden("paddleocr", "pages", "num_hidden_layers")(layers)
     found.metadata = {**found.metadata, "paddleocr.vision.image_min_pixels": 64}
@@ -314,6 +321,13 @@ SUBJECTS = {
         golden("internvl", "qwen2"),
         lambda n: video(n % 3, 3 + n % 2),
         words={**NUMBERED, **internvl.SPECIAL},
+    ),
+    "glm_ocr": Subject(
+        glm_ocr,
+        lambda n: picture(n, (24, 8 + 8 * (n % 3))),
+        TABLE,
+        TABLE,
+        words=glm_ocr_cases.SPECIAL,
     ),
     "paddleocr": Subject(
         paddleocr,

@@ -46,6 +46,8 @@ OURS = [
     ("granitemoe", "shared"),
     ("apertus", "plain"),
     ("glm4", "wide"),
+    ("glm_ocr", "published"),
+    ("glm_ocr", "partial"),
     ("smollm3", "plain"),
     ("seed_oss", "plain"),
     ("exaone4", "plain"),
@@ -118,7 +120,7 @@ def test_a_file_of_ours(architecture: str, case: str, tmp_path: Path):
     from tests.convert.folders import write_golden
 
     folder = write_golden(tmp_path / "hf", architecture, case)[0]
-    mmproj = tmp_path / "mmproj.gguf" if case == "images" else None
+    mmproj = tmp_path / "mmproj.gguf" if case == "images" or architecture == "glm_ocr" else None
     convert(folder, tmp_path / "a.gguf", "f32", mmproj=mmproj)
     agree(tmp_path / "a.gguf", TABLE if architecture in GELU else EXACT)
 

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.timeout(1200)  # the first test downloads the source
 # Architectures of ours that llama.cpp does not have.
 UNKNOWN = {
     "bart",
+    "glm_ocr",
     "idefics3",
     "internvl",
     "lfm2vl",

@@ -142,6 +142,7 @@ FITTING = {
     "gemma3": [(24, 24)],
     "gemma3n": [(256, 256)],
     "gemma4": [(160, 112)],  # 280 rows, to which others are enlarged or shrunk
+    "glm_ocr": [(32, 24), (48, 16)],
     # These are resized, twice, and cut.
     "idefics3": [(52, 26), (78, 52), (20, 20), (50, 30), (31, 77)],
     "internvl": [(16, 16)],
@@ -161,6 +162,7 @@ FRAMED = {
     "gemma3": ((40, 20), (24, 24)),
     "gemma3n": ((50, 30), (256, 256)),
     "gemma4": ((100, 90), (104, 88)),
+    "glm_ocr": ((50, 30), (48, 32)),
     "ministral": ((47, 30), (48, 32)),
     "mistral3": ((47, 30), (48, 32)),
     "paddleocr": ((50, 30), (48, 32)),

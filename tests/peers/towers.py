@@ -289,6 +289,11 @@ TOWERS = {
         {"audio_config.attention_chunk_size": 12, "audio_config.attention_context_left": 13},
         bound=ROUNDED,  # the second convolution takes activations
     ),
+    "glm_ocr": Tower(
+        "glm_ocr/published",
+        prepared=_QWEN,
+        bound=ROUNDED,  # the merger is a convolution, which takes activations
+    ),
     "idefics3": Tower(
         "idefics3/tiles",
         prepared={

@@ -141,6 +141,17 @@ CASES = {
             **_UNLIKE,
         },
     ),
+    "glm_ocr": Case(
+        "glm_ocr",
+        "published",
+        "Glm46VImageProcessorPil",
+        {
+            **_PATCHES,
+            "temporal_patch_size": 2,
+            "size": {"shortest_edge": 1152, "longest_edge": 8192},
+            **_UNLIKE,
+        },
+    ),
     "gemma3n-sounds": Case("gemma3n", "sounds", "Gemma3nAudioFeatureExtractor", kind="audio"),
     "gemma4-sounds": Case("gemma4", "sounds", "Gemma4AudioFeatureExtractor", kind="audio"),
     "whisper": Case("whisper", "published", "WhisperFeatureExtractor", kind="audio"),

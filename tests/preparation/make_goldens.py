@@ -29,6 +29,7 @@ def processor_of(case: Case) -> Any:
     of = {
         "Gemma3": "gemma3",
         "Gemma4": "gemma4",
+        "Glm46V": "glm46v",
         "GotOcr2": "got_ocr2",
         "Idefics3": "idefics3",
         "Mllama": "mllama",

@@ -306,10 +306,7 @@ FIXED: Mapping[str, Sequence[Fixed]] = {
         Fixed("ssm.dt_b_c_rms_epsilon", lambda h: [h.eps], lambda h: h.selected_norms),
     ),
     "mamba2": _SILU[-1:],
-    "jamba": (
-        *_SILU,
-        Fixed("ssm.inner_size", lambda h: [2 * h.width], refused=True),
-    ),
+    "jamba": (*_SILU, Fixed("ssm.inner_size", lambda h: [2 * h.width], refused=True)),
     "qwen3next": (*_SILU, _fixed("expert_weights_norm", True)),
     "nemotron_h": (
         *_SILU,
@@ -371,6 +368,7 @@ are meant."""
 _TILES = {"preproc_min_tiles": 2, "preproc_max_tiles": 10, "tile_size": 512, "tile_tolerance": 2.0}
 _HEARING = (_fixed("audio.hidden_activation", "gelu"), _fixed("mm.hidden_activation", "gelu"))
 PROJECTORS: Mapping[str, tuple[Sequence[Fixed], str]] = {
+    "glm4v": ((_fixed("vision.rope.freq_base", 1e4), _fixed("vision.spatial_merge_size", 2)), ""),
     "internvl": ((), "it adds to each patch of a picture the position before its own"),
     "lfm2": (
         (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from ..errors import ConfigError
 from ..ml import Context, Tensor
@@ -379,8 +379,8 @@ class DraftingDecoder(Decoder):
 
     @property
     def ignore_hf(self) -> tuple[str, ...]:
-        first = self.config.blocks
-        layers = (f"model.layers.{first + i}.*" for i in range(_MOST_DRAFTING))
+        h, field = self.config, cast("Any", type(self).layers)
+        layers = (f"{name}.{h.blocks + i}.*" for name in field.hf for i in range(_MOST_DRAFTING))
         return (*self.drafts_hf, *layers)
 
     def validate(self) -> None:

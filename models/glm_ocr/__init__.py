@@ -1,0 +1,5 @@
+"""GLM-OCR."""
+
+from .model import GlmOcr
+
+__all__ = ["GlmOcr"]
