@@ -1,13 +1,16 @@
-"""Time embeddings of texts of unequal lengths: ours beside torch, llama.cpp and onnxruntime.
+"""Time embeddings of texts of unequal lengths: ours beside torch, llama.cpp, onnxruntime, OpenVINO.
 
     python benchmarks/embeddings.py FOLDER [--texts 512] [--batch 64 1] [--threads 2]
         [--types f16 q8_0] [--torch-python PYTHON] [--llama-server PROGRAM] [--onnx MODEL.onnx]
+        [--openvino MODEL.onnx] [--layers 24 --width 1024]
 
 FOLDER is a checkpoint of transformers with its tokenizer, of an encoder whose rows are a mean.
-Its files for ggmodel and llama.cpp are written first. All sides take turns, the best of `--runs`
-counts. Texts are drawn with a seed, from 3 to 60 words; a batch is as many of them as are given at
-once, of which a step of ours and of llama.cpp's takes 2048 tokens. A side without its option is
-left out. The last column is the least cosine to the first side's rows, torch's in float32.
+Its files for ggmodel and llama.cpp are written first. With `--layers` and `--width` it gives the
+tokenizer alone, to a BERT of that shape with random weights, which torch's PYTHON writes: bge-small
+has 12 and 384, bge-m3 24 and 1024. All sides take turns, the best of `--runs` counts. Texts are
+drawn with a seed, from 3 to 60 words; a batch is as many of them as are given at once, of which a
+step of ours and of llama.cpp's takes 2048 tokens. A side without its option is left out. The last
+column is the least cosine to the first side's rows, torch's in float32.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ WORDS = (
     "carried under over before after because weather stadium question answer number city"
 ).split()
 Side = Callable[[Sequence[str], int], np.ndarray]
+Infer = Callable[[dict[str, np.ndarray]], np.ndarray]
 
 # Reads a line of JSON (texts, batch), writes rows; mean of the last hidden states, length 1.
 _TORCH = """
@@ -58,6 +62,19 @@ for line in sys.stdin:
     print(json.dumps([rows[i] for i in range(len(texts))]), flush=True)
 """
 
+_RANDOM = """
+import shutil, sys, torch
+from transformers import AutoTokenizer, BertConfig, BertModel
+folder, out, layers, width = *sys.argv[1:3], *map(int, sys.argv[3:])
+torch.manual_seed(0)
+shutil.copytree(folder, out, ignore=shutil.ignore_patterns("*.safetensors"))
+words = len(AutoTokenizer.from_pretrained(folder))
+sizes = dict(hidden_size=width, intermediate_size=4 * width, num_attention_heads=width // 64)
+if width < 768:
+    sizes["num_attention_heads"] = width // 32
+BertModel(BertConfig(words, num_hidden_layers=layers, **sizes)).save_pretrained(out)
+"""
+
 
 def main() -> None:
     text = argparse.RawDescriptionHelpFormatter
@@ -71,9 +88,18 @@ def main() -> None:
     parser.add_argument("--torch-python")
     parser.add_argument("--llama-server")
     parser.add_argument("--onnx")
+    parser.add_argument("--openvino")
+    parser.add_argument("--layers", type=int)
+    parser.add_argument("--width", type=int)
     options = parser.parse_args()
     texts = drawn(options.texts)
     with tempfile.TemporaryDirectory() as made:
+        if options.layers and options.width:
+            shape = [str(options.layers), str(options.width)]
+            random = str(Path(made) / "random")
+            command = [options.torch_python, "-c", _RANDOM, str(options.folder), random, *shape]
+            subprocess.run(command, check=True)
+            options.folder = Path(random)
         sides, closing = started(options, Path(made))
         try:
             compare(sides, texts, options)
@@ -106,8 +132,10 @@ def started(
         if options.llama_server:
             side, close = of_llama_cpp(options.llama_server, path, options.threads)
             sides[f"llama.cpp {kind}"], closing = side, [*closing, close]
-    if options.onnx:
-        sides["onnxruntime"] = of_onnx(options.onnx, options.folder, options.threads)
+    for name, path in (("onnxruntime", options.onnx), ("OpenVINO", options.openvino)):
+        if path:
+            start = onnxruntime_of if name == "onnxruntime" else openvino_of
+            sides[name] = of_onnx(*start(path, options.threads), options.folder)
     return sides, closing
 
 
@@ -186,15 +214,28 @@ def of_llama_cpp(program: str, path: Path, threads: int) -> tuple[Side, Callable
     return embed, process.terminate
 
 
-def of_onnx(path: str, folder: Path, threads: int) -> Side:
-    """A model in ONNX whose first result is the last hidden states."""
+def onnxruntime_of(path: str, threads: int) -> tuple[Infer, list[str]]:
     import onnxruntime  # pyright: ignore[reportMissingImports]
-    from tokenizers import Tokenizer
 
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = threads
     session = onnxruntime.InferenceSession(path, settings)
     names = [one.name for one in session.get_inputs()]
+    return lambda inputs: session.run(None, inputs)[0], names
+
+
+def openvino_of(path: str, threads: int) -> tuple[Infer, list[str]]:
+    import openvino  # pyright: ignore[reportMissingImports]
+
+    settings = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
+    model = openvino.Core().compile_model(path, "CPU", settings)
+    return lambda inputs: model(inputs)[0], [one.any_name for one in model.inputs]
+
+
+def of_onnx(infer: Infer, names: list[str], folder: Path) -> Side:
+    """A model in ONNX whose first result is the last hidden states, with inputs of these names."""
+    from tokenizers import Tokenizer
+
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.no_truncation()
     tokenizer.enable_padding()
@@ -206,12 +247,12 @@ def of_onnx(path: str, folder: Path, threads: int) -> Side:
             some = order[start : start + batch]
             encoded = tokenizer.encode_batch([texts[i] for i in some])
             mask = np.array([one.attention_mask for one in encoded])
-            given = {
+            inputs = {
                 "input_ids": np.array([one.ids for one in encoded]),
                 "attention_mask": mask,
                 "token_type_ids": np.zeros_like(mask),
             }
-            states = session.run(None, {name: given[name] for name in names})[0]
+            states = infer({name: inputs[name] for name in names})
             pooled = (states * mask[..., None]).sum(1) / mask.sum(1, keepdims=True)
             pooled /= np.linalg.norm(pooled, axis=1, keepdims=True)
             rows |= dict(zip(some, pooled, strict=True))
