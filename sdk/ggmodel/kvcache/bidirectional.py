@@ -79,7 +79,7 @@ class BidirectionalCache(Cache):
         size: Size,
     ):
         self.window, self.config, self.dtype = spec.window, backend.cache_config, dtype
-        self.max_batch = size.max_batch
+        self.max_batch = self.ranges = size.max_batch  # each number of tokens takes a graph
         self.lengths = np.zeros(size.sequences, np.int32)
         self._ropes = {layer: declared.rope for layer, declared in layers.items()}
         self._masks = Masks(backend.cache_config)

@@ -41,6 +41,14 @@ class Projected(Model):
     def project(self, ctx, pooled):
         return self.dense(pooled)
 """
+ENCODER = (
+    PROJECTED.replace("caches, embedded", "embedded").replace("Llama.caches, ", "")
+    + """
+    def caches(self):
+        from ggmodel.kvcache import Bidirectional
+        return [Bidirectional(rope=self.rotary.rope()) for _ in self.layers]
+"""
+)
 FORWARD_ONLY = """
 from ggmodel import register
 from ggmodel.models.llama import Llama as Base
@@ -265,3 +273,23 @@ def test_tokens_that_see_each_other(source: MemorySource, tmp_path: Path):
         assert nmse(model.embed([one], pooling="cls"), both[:1]) < EXACT
         with pytest.raises(PromptError, match="text 1 has 17 tokens, the batch 16"):
             model.embed([[1], [1] * 17])
+
+
+def test_texts_of_one_length_share_a_graph(source: MemorySource, vary: Any, tmp_path: Path):
+    (tmp_path / "llama.py").write_text(ENCODER)
+    dense = np.random.default_rng(3).normal(size=(24, 64)).astype(np.float32)
+    varied = vary(source, tensors={"dense_2.weight": dense})
+    texts = prompts(4, [5, 5, 9])
+    options: dict[str, Any] = {"models": tmp_path, "kv_type": "f32"}
+    options |= {"batch_size": 160, "context_length": 160}
+    with ggmodel.load(varied, **options) as model:
+        alone = np.concatenate([model.embed([text]) for text in texts])
+        graphs = model.engine.graphs
+        assert (graphs.recorded, graphs.replayed) == (2, 1)
+        np.testing.assert_array_equal(model.embed(texts[1:2]), alone[1:2])
+        assert nmse(model.embed(texts), alone) < EXACT
+        for n in range(1, 160):  # more than are kept
+            model.embed([[1] * n])
+        np.testing.assert_array_equal(model.embed(texts[:1]), alone[:1])
+        assert len(graphs._entries) == graphs.usual == 128
+        assert model.embed([[1]] * 300).shape == (300, 24)  # more than sequences of a step

@@ -41,6 +41,8 @@ class Engine(EngineThread):
     Attributes:
         vocabulary: token ids are below this.
         single_step: a text has to be computed in one batch; nothing can be generated.
+        only_embeds: texts are computed by `graphs`, as many in a step as there is room for; the
+            cache holds nothing of them but their lengths.
         can_rewind: the latest positions of a sequence can be taken back.
         images, inputs: the images of prompts, and the numbers of inputs that stand for them.
         memory_plan: the graphs that need most memory, traced and not yet reserved.
@@ -67,6 +69,7 @@ class Engine(EngineThread):
         self.context_length, self.batch_size = context_length, batch_size
         specs = [spec for entry in self._declared_caches() for spec in several(entry)]
         self.single_step = any(s.single_step for s in specs)
+        self.only_embeds = model.only_embeds and all(s.single_step for s in specs)
         self.can_rewind = all(s.can_rewind for s in specs)
         self.images = MultimodalStore(model, backend, self.in_thread)
         self.inputs = InputTable(any(s.stores_images for s in specs), model.bidirectional_images)
@@ -74,7 +77,8 @@ class Engine(EngineThread):
         self.inputs.forget(())
         # A group of an image and a token of every other sequence fit together.
         most = max(batch_size, self.memory_plan.largest_group + parallel - 1)
-        self.cache = self.new_cache(parallel, context_length, most)
+        sequences = batch_size if self.only_embeds else parallel
+        self.cache = self.new_cache(sequences, context_length, most)
         histories = Histories.of(model, self.inputs)
         checkpoints = not self.can_rewind
         after_items = checkpoints and bool(model.modalities())
@@ -85,11 +89,9 @@ class Engine(EngineThread):
         self.head = None
         if getattr(model, "mtp", None) is not None:
             self.head = NextTokenHead(model, backend, kv_type, parallel, context_length)
-        drafts = self.head is not None
-        self.graphs = Graphs(model, backend, self.cache, histories, keeps_states=drafts)
+        self.graphs = self._new_graphs(histories)
         backend.keep_graphs(self.graphs.usual)
-        moves = not backend.params.deterministic
-        saved = SavedPrefixes(cache_ram << 20)
+        moves, saved = not backend.params.deterministic, SavedPrefixes(cache_ram << 20)
         self.sequences = Sequences(self.cache, self.inputs, parallel, histories, moves, saved)
         self.speculation = Speculation(context_length, batch_size)
         self.scheduler = Scheduler(
@@ -109,6 +111,13 @@ class Engine(EngineThread):
                     self.head.trace(self.memory_plan)
             except Exception as error:
                 raise as_error(error)  # noqa: B904 (it has its cause)
+
+    def _new_graphs(self, histories: Histories | None) -> Graphs:
+        """Graphs of the cache: texts have more lengths than a cache has ranges of cells."""
+        if self.only_embeds:
+            return Graphs(self.model.states, self.backend, self.cache, histories, most=128)
+        keeps_states = self.head is not None
+        return Graphs(self.model, self.backend, self.cache, histories, keeps_states)
 
     def new_cache(self, sequences: int, capacity: int, max_batch: int) -> Cache:
         return new_cache(

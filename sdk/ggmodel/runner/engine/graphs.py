@@ -26,9 +26,6 @@ from .probes import Tap
 if TYPE_CHECKING:
     from ...kvcache import Cache
 
-# Each kept graph has a description, some 500 bytes an op. Inputs and results share their memory.
-_MOST_GRAPHS = 32
-
 
 Forward = Callable[[Context, Batch], Tensor]
 T = TypeVar("T")
@@ -121,6 +118,8 @@ class Graphs:
         forward: the model, or a part of it with a result F32 [width, outputs].
         histories: of the sequences of the cache; None for models without positions of their own.
         keeps_states: the hidden states behind the results are results, too.
+        most: so many graphs are kept, each with a description of some 500 bytes an op. Inputs and
+            results share their memory.
 
     Attributes:
         states: those of the latest run, float32 [outputs, width]; None without.
@@ -135,11 +134,13 @@ class Graphs:
         cache: Cache,
         histories: Histories | None = None,
         keeps_states: bool = False,
+        most: int = 32,
     ):
         self.forward, self.backend, self.cache = forward, backend, cache
         self.histories, self.keeps_states = histories, keeps_states
         self.states: np.ndarray | None = None
-        self.usual = min(_MOST_GRAPHS, 1 + cache.ranges)
+        self._most = most
+        self.usual = min(most, 1 + cache.ranges)
         self._entries: OrderedDict[Key, _Compiled[Tensor]] = OrderedDict()
         # A step that can be advanced, and the graph that it runs each time.
         self._latest: tuple[Step | None, _Compiled[Tensor] | None] = (None, None)
@@ -199,6 +200,7 @@ class Graphs:
             self._entries.move_to_end(key)
         # Its arrays stay in memory: those of few tokens are small.
         kept = entry.replayable and len(step.outputs) == len(step.tokens) and not step.spans
+        kept = kept and self.cache.advances
         self._latest = (step, entry) if kept else (None, None)
         return entry
 
@@ -214,7 +216,7 @@ class Graphs:
 
     def _keep(self, key: Key, entry: _Compiled[Tensor]) -> None:
         self._entries[key] = entry
-        while len(self._entries) > _MOST_GRAPHS:
+        while len(self._entries) > self._most:
             self._drop(next(iter(self._entries)))
 
     def _drop(self, key: Key) -> None:

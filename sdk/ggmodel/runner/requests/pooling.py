@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -63,7 +64,7 @@ def embed(
     of the head's scores for "rank".
 
     Texts of similar length share a step, as many as the batch size has room for; a longer text
-    takes several. Each step has a cache of its own, and between two of them requests go on.
+    takes several. Between two of them requests go on, in another cache but for encoders.
 
     Args:
         texts: token ids, int32 [n] each, that `Prompts.read` gave.
@@ -159,7 +160,8 @@ def _states(
     """
     ids = list(texts.values())
     longest = max(map(len, ids))
-    with Scoring(engine).graphs(engine.model.states, len(ids), longest) as graphs:
+    own = Scoring(engine).graphs(engine.model.states, len(ids), longest)
+    with nullcontext(engine.graphs) if engine.only_embeds else own as graphs:
         adapters = engine.adapters  # others may be chosen between two steps
         for start in range(0, longest, engine.batch_size):
             pieces = [text[start : start + engine.batch_size] for text in ids]
