@@ -60,6 +60,30 @@ TEXTS = {
     "InternVLForConditionalGeneration": ("qwen3", "qwen3_moe"),
     "Lfm2VlForConditionalGeneration": ("lfm2_moe",),
 }
+# Classes that transformers lacks: the keys of flash-linear-attention's configuration, and defaults.
+OTHERS: dict[str, dict[str, Any]] = {
+    "RWKV7ForCausalLM": {
+        "a_low_rank_dim": 64,
+        "attn": None,
+        "attn_mode": "chunk",
+        "decay_low_rank_dim": 64,
+        "gate_low_rank_dim": 128,
+        "head_dim": 64,
+        "hidden_act": "sqrelu",
+        "hidden_ratio": 4,
+        "hidden_size": 2048,
+        "intermediate_size": None,
+        "max_position_embeddings": 2048,
+        "norm_bias": True,
+        "norm_eps": 1e-5,
+        "norm_first": True,
+        "num_heads": None,
+        "num_hidden_layers": 24,
+        "v_low_rank_dim": 16,
+        "value_dim": None,
+        "vocab_size": 32000,
+    },
+}
 
 
 def served() -> list[str]:
@@ -72,7 +96,7 @@ def served() -> list[str]:
 def table(root: Path) -> dict[str, Any]:
     said = re.search(r'^__version__ = "(.+)"', (root / "__init__.py").read_text(), re.M)
     assert said is not None, f"{root} is no folder of transformers"
-    keys = {name: keys_read(name, PARTS.get(name), root) for name in served()}
+    keys = {n: OTHERS.get(n) or keys_read(n, PARTS.get(n), root) for n in served()}
     for name, kinds in TEXTS.items():
         for kind in kinds:
             parts = {**PARTS[name], "text_config": {"model_type": kind}}

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from ggmodel.convert import from_hf
 from ggmodel.convert.checkpoint_source import CheckpointSource, Contents
-from ggmodel.convert.export import write_source
+from ggmodel.convert.export import convert, write_source
 from ggmodel.gguf_file import GGUF, Array
+from ggmodel.model import find_hf
 from ggmodel.workbench.golden import weight
 from tests.convert.folders import write_model
 from tests.golden.files import load_golden
 from tests.golden.gemma3 import cases as gemma3
+from tests.golden.rwkv7 import converted as rwkv7
 
 TESTS = Path(__file__).parents[1]
 Shapes = dict[str, tuple[int, ...]]
@@ -241,3 +246,22 @@ def test_metadata_is_the_converters_type_by_type(pair: tuple[GGUF, GGUF]):
         more |= {"clip.vision.preproc_max_tiles", "clip.vision.rope.freq_base"}
     assert ours.keys() - theirs.keys() == more
     assert {key: ours[key] for key in theirs} == theirs
+
+
+@pytest.mark.parametrize("kind", rwkv7.TYPES)
+def test_an_rwkv_is_the_converters_in_all_that_it_holds(kind: str, tmp_path: Path):
+    file = tmp_path / "ours.gguf"
+    convert(rwkv7.write(tmp_path / "tiny-rwkv7"), file, kind)
+    assert rwkv7.described(file) == json.loads(rwkv7.EXPECTED.read_text("utf-8"))[kind]
+
+
+def test_mixes_of_older_checkpoints_lie_in_one_tensor():
+    golden = load_golden("rwkv7", "published")
+    weights, older = golden.weights(), golden.weights()
+    for i in range(golden.config["num_hidden_layers"]):
+        each = [older.pop(f"model.layers.{i}.attn.x_{x}")[0, 0] for x in "rwkvag"]
+        older[f"model.layers.{i}.attn.x_x"] = np.stack(each)
+    model = find_hf(golden.config["architectures"])
+    new, old = (from_hf(model, golden.config, x) for x in (weights, older))
+    assert new.tensors == old.tensors
+    assert all(new.data(name) == old.data(name) for name in new.tensors)

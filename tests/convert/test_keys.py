@@ -137,6 +137,15 @@ REFUSED = {
         ("mistral3", "images", {"vision_config.rope_parameters": {"rope_type": "linear"}}),
         "rope_parameters.rope_type is 'linear'; supported: 'default' or 'axial'",
     ),
+    "layers of attention": (("rwkv7", "published", {"attn": {"layers": [1]}}), "attn is"),
+    "wider values": (
+        ("rwkv7", "published", {"value_dim": [64, 128, 64]}),
+        r"value_dim is \[64, 128, 64\]; supported: \[64, 64, 64\]",
+    ),
+    "another activation": (
+        ("rwkv7", "published", {"hidden_act": "relu"}),
+        "hidden_act is 'relu'; supported: 'sqrelu'",
+    ),
     "texts seen both ways": (
         ("gemma3", "every_6th", {"use_bidirectional_attention": True}),
         "use_bidirectional_attention is True; supported: False",
@@ -153,6 +162,13 @@ def test_a_value_that_is_unsupported_is_refused(name: str):
     from_hf(model, golden.config, weights)
     with pytest.raises(LoadError, match=rf"key +\S*{message}(.|\n)*strict=False"):
         from_hf(model, config, weights)
+
+
+def test_an_epsilon_that_files_have_no_key_for_is_refused():
+    golden = load_golden("rwkv7", "published")
+    config = {**golden.config, "norm_eps": 1e-6}
+    with pytest.raises(ConfigError, match="norm_eps is 1e-06; supported: 1e-05"):
+        from_hf(find_hf(config["architectures"]), config, golden.weights())
 
 
 ACCEPTED = {

@@ -338,6 +338,7 @@ SAME = """
     mamba/published mamba2/published
     jamba/published kimi_linear/published laguna/published
     qwen3next/published
+    rwkv7/published rwkv7/heads
     nemotron_h/published nemotron_h/experts
     falcon_h1/published
     granitehybrid/dense

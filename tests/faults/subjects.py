@@ -49,6 +49,7 @@ FAMILIES = {
     "phi": ("phi3", "phimoe"),
     "qwen35": ("qwen35", "qwen3next"),
     "qwen": ("qwen2", "qwen2moe", "qwen3", "qwen3vl"),
+    "rwkv": ("rwkv7",),
     "seed": ("seed_oss",),
     "smollm": ("smollm3",),
     "starcoder": ("starcoder2",),

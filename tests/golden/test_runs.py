@@ -35,6 +35,7 @@ STATES = {
     "qwen35",
     "qwen3next",
     "qwen3vl/qwen35",
+    "rwkv7",
     "whisper",
 }
 STATELESS = {
@@ -52,8 +53,9 @@ UNROUTED = {
     *("qwen3/experts_window", "qwen3/plain_weights", "qwen3/some_dense"),
     *("qwen35/experts", "qwen35/experts_groups"),
 }
-# Made before other numbers were recorded: transformers takes long with them.
-UNCHANGED = {"gemma3n/images", "gemma3n/sounds", "gemma3n/untied"}
+# Made before other numbers were recorded: transformers takes long with them. The package rwkv goes
+# by the tensors alone.
+UNCHANGED = {"gemma3n/images", "gemma3n/sounds", "gemma3n/untied", "rwkv7/heads", "rwkv7/published"}
 
 
 def has_experts(architecture: str, case: str) -> bool:

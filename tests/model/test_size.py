@@ -82,6 +82,7 @@ LIMITS = {
     "qwen35": 240,
     "qwen3asr": 165,
     "qwen3vl": 90,
+    "rwkv7": 120,  # tokens mixed with those before in two ways, maps of low rank for five uses
     "seed_oss": 20,
     "smollm3": 30,
     "stablelm": 35,

@@ -36,6 +36,7 @@ MODELS = """
     jamba/published jamba/dense
     mamba/published mamba2/published mamba2/biases
     qwen35/published qwen35/bias qwen35/experts
+    rwkv7/published rwkv7/heads
 """.split()
 
 

@@ -88,6 +88,8 @@ OURS = [
     ("mamba2", "published"),
     ("qwen35", "published"),
     ("qwen35", "experts"),
+    ("rwkv7", "published"),
+    ("rwkv7", "heads"),
 ]
 
 

@@ -306,12 +306,10 @@ FIXED: Mapping[str, Sequence[Fixed]] = {
         Fixed("ssm.dt_b_c_rms_epsilon", lambda h: [h.eps], lambda h: h.selected_norms),
     ),
     "mamba2": _SILU[-1:],
+    "rwkv7": (),
     "jamba": (*_SILU, Fixed("ssm.inner_size", lambda h: [2 * h.width], refused=True)),
     "qwen3next": (*_SILU, _fixed("expert_weights_norm", True)),
-    "nemotron_h": (
-        *_SILU,
-        _fixed("feed_forward_activation", "relu2"),
-    ),
+    "nemotron_h": (*_SILU, _fixed("feed_forward_activation", "relu2")),
     "nemotron_h_moe": (
         *_SILU,
         _fixed("feed_forward_activation", "relu2"),

@@ -1,0 +1,1 @@
+"""RWKV: the architecture `rwkv7`."""
