@@ -300,6 +300,10 @@ NOTES: dict[str, list[str]] = {
     },
     "qwen35/bias": [f"{REFUSES}it has no place for blk.0.attn_output.bias"],
     "qwen3/window": [DIFFERS + WINDOW.format(8)],
+    "muse_glimmer/by_number": [
+        f"{DIFFERS}attention.post_norm_rms_epsilon is 0.1, and it computes with 1e-08"
+    ],
+    "muse_glimmer/rotated": [f"{REFUSES}it has no place for blk.0.attn_output.bias"],
     "seed_oss/wide": [
         f"{REFUSES}it has no place for blk.0.{part}.bias"
         for part in ("attn_output", "ffn_gate", "ffn_up", "ffn_down")
@@ -328,6 +332,7 @@ SAME = """
     cohere2/linear_rope cohere2/published command_r/published gemma2/published gemma3/images
     gemma3/softcap gemma3/untied gemma4/dense gemma4/experts gemma4/images_dense
     arcee/published gemma/published granitemoe/published granitemoe/shared nemotron/published
+    muse_glimmer/published
     apertus/plain ernie4_5/plain exaone4/plain glm4/plain glm4/wide glm_ocr/published gpt2/plain
     bloom/plain bloom/three_heads bloom/twelve_heads hunyuan_moe/plain
     hunyuan_dense/plain olmo/plain seed_oss/plain smollm3/plain stablelm/plain starcoder2/plain
@@ -357,7 +362,7 @@ def converted(tmp_path: Path, name: str, **options: Any) -> tuple[list[str], Pat
     arch, _, case = name.partition("/")
     folder, golden = write_golden(tmp_path / "hf", arch, case)
     towers = {"audio_config", "vision_config"} & golden.config.keys()
-    apart = towers and arch != "mllama"
+    apart = towers and arch not in ("mllama", "muse_glimmer")
     if apart and "mmproj" not in options:
         options["mmproj"] = tmp_path / "mmproj.gguf"
     return convert(folder, tmp_path / "a.gguf", pre="gpt-2", **options), tmp_path / "a.gguf", golden

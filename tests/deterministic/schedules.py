@@ -177,8 +177,8 @@ def check(name: str, seed: int, schedules: int = 1) -> tuple[int, int]:
         single = loaded(kv_type=cache, threads=1)
         rows = wrong = 0
         for _ in range(schedules):
-            asked = wishes(chance, golden.config["vocab_size"], chance.randint(2, 6))
-            results = run(model, asked, chance)
+            requests = wishes(chance, model.engine.vocabulary, chance.randint(2, 6))
+            results = run(model, requests, chance)
             rows += sum(len(recorder.rows) for _, recorder, _ in results)
             wrong += differing(single.logits, results)
     return rows, wrong

@@ -31,6 +31,7 @@ from ggmodel.model import Batch, LayerMemory, PermuteRope, Transpose
 from ggmodel.nn import *
 from ggmodel.nn.decoder import scaled
 from ggmodel.nn.encoder import BODIES, _WORDS, segments
+from ggmodel.nn.sandwich import _norm
 """
 _BLOCKS = (nn.PreNormLayer, nn.GatedExperts, nn.Decoder, nn.Attention, nn.PermutedAttention)
 _BLOCKS += nn.SandwichLayer, nn.PerLayerEmbedding, nn.PerLayerInputs

@@ -55,6 +55,8 @@ EXCEPTIONS = {
     "qwen3next": Bounds(quantised=1e-3),
     "olmo_hybrid": Bounds(half=2e-6, quantised=1e-3, cache=2e-6),
     "qwen35": Bounds(quantised=1e-3),
+    # Queries are four times as long as keys, and scores as far from them as they are rounded.
+    "muse_glimmer": Bounds(half=1e-5, quantised=1e-2, cache=5e-6),
     # Norms stand behind attention alone, and bring it to full size with what it was rounded to.
     "olmo2": Bounds(cache=2e-6),
 }
@@ -83,13 +85,14 @@ def test_files_are_sound(golden: Golden):
     assert list(golden.tensors) == sorted(golden.tensors)
     assert golden.prompt.dtype == golden.greedy.dtype == np.int32
     assert golden.prompt.min() >= 0
-    assert golden.prompt.max() < golden.config["vocab_size"]
+    tokens = golden.config.get("text_config", golden.config)["vocab_size"]
+    assert golden.prompt.max() < tokens
     assert 0 < len(golden.greedy) <= GREEDY
     assert golden.greedy_margins.shape == golden.greedy.shape
     assert golden.greedy_margins.min() >= getattr(module, "MARGIN", 0.1)
     for logits in (golden.logits, golden.logits_f16, golden.logits_q8_0):
         assert logits.dtype == np.float32
-        assert logits.shape == (len(golden.prompt), golden.config["vocab_size"])
+        assert logits.shape == (len(golden.prompt), tokens)
         assert np.isfinite(logits).all()
         assert logits[-1].argmax() == golden.greedy[0]
     for name, dtype in golden.types.items():
@@ -97,7 +100,8 @@ def test_files_are_sound(golden: Golden):
 
 
 def test_a_window_is_shorter_than_the_prompt(golden: Golden):
-    window = golden.saved_config.get("sliding_window")
+    saved = golden.saved_config
+    window = saved.get("text_config", saved).get("sliding_window")
     assert window is None or window < len(golden.prompt)
 
 

@@ -75,6 +75,7 @@ OURS = [
     ("qwen3next", "published"),
     ("jamba", "published"),
     ("afmoe", "published"),
+    ("muse_glimmer", "published"),
     ("dots1", "published"),
     ("ernie4_5_moe", "published"),
     ("exaone_moe", "published"),

@@ -84,6 +84,7 @@ PUBLISHED: dict[str, Published] = {
     "falcon 3": Published("llama-bpe", "llama", row(split(LLAMA3), BYTES), None, True),
     "lfm2": Published("lfm2", "lfm2", row(split(LLAMA3), BYTES), None, True),
     "lfm2, experts": Published("lfm2", "lfm2_moe", row(split(LLAMA3), BYTES), None, True),
+    "muse glimmer": Published("llama4", "muse_glimmer", row(split(O200K), BYTES), None, True),
     "llama 4": Published("llama4", "llama4", row(split(O200K), BYTES), None, True),
     "gpt-oss": Published("gpt-4o", "gpt_oss", row(split(O200K), BYTES)),
     "gpt-4o": Published("gpt-4o", "gpt2", row(split(O200K, "Removed", True), BYTES)),

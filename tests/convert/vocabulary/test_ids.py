@@ -90,6 +90,12 @@ def test_an_end_is_found_wherever_it_is_named(tmp_path: Path, listed: str):
 # merges
 
 
+def test_the_end_of_muse_glimmers_turns():
+    config = json.loads((DATA / "llama4" / "config.json").read_text("utf-8"))
+    made = vocabulary(DATA / "llama4", {**config, "model_type": "muse_glimmer"})
+    assert made[G + "tokens"][made[G + "eot_token_id"]] == "<|eot|>"
+
+
 def test_byte_pairs_without_merges_are_characters(tmp_path: Path):
     folder = write(tmp_path / "hf", ["a", "b", "Ġ", "Ċ", "<s>"], [], bos_token="<s>")
     made = vocabulary(folder, {"model_type": "llama", "vocab_size": 5}, "gpt-2")

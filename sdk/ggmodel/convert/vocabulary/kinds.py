@@ -54,6 +54,7 @@ _BY_FAMILY = {
     "minimax_m2": "minimax-m2",
     "modernbert": "modern-bert",
     "mpt": "olmo",
+    "muse_glimmer": "llama4",
     "olmo": "olmo",
     "phi": "phi-2",
     "roberta": "roberta-bpe",
@@ -398,6 +399,8 @@ def _special(files: Files, tokens: list[str]) -> dict[str, Any]:
     size = files.vocab_size
     if "llama" in files.families and size == 32016:  # CodeLlama
         keys[PREFIX + "eot_token_id"] = 32010
+    if "muse_glimmer" in files.families and "<|eot|>" in tokens:
+        keys[PREFIX + "eot_token_id"] = tokens.index("<|eot|>")
     if files.families & _LLAMA and size == 49152:  # Granite and SmolLM
         keys[PREFIX + "add_bos_token"] = False
     return keys

@@ -1,0 +1,5 @@
+"""Muse Glimmer, its text."""
+
+from .model import MuseGlimmer
+
+__all__ = ["MuseGlimmer"]
