@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
+import ggmodel
+from ggmodel.gguf_file import MemorySource, open_gguf
 from ggmodel.serve.models import ModelPool
 from ggmodel.serve.server import Server
 from tests.serve.conftest import ASSETS, serving
@@ -78,10 +81,39 @@ def test_wrong_numbers_are_refused(client: httpx.Client):
     assert client.post("/lora-adapters", json={"id": 0}).status_code == 400
 
 
-def test_rows_have_no_adapters_of_their_own(client: httpx.Client):
-    answer = client.post("/v1/embeddings", json={"model": "stories+shout", "input": "a"})
+def test_embeddings_have_the_adapter_of_the_name(write_gguf: Any, tmp_path: Path):
+    name = "blk.0.ffn_down.weight"
+    with open_gguf(ASSETS / "stories.gguf") as source:
+        width, out = source.tensors[name].shape
+        keys = {"general.architecture": source.metadata["general.architecture"]}
+    random = np.random.default_rng(7)
+    arrays: Any = {
+        f"{name}.lora_a": random.normal(size=(2, width)).astype(np.float32),
+        f"{name}.lora_b": random.normal(size=(out, 2)).astype(np.float32),
+    }
+    keys |= {"general.type": "adapter", "adapter.type": "lora"}
+    write_gguf(tmp_path / "deep.gguf", MemorySource(keys, arrays))
+    stories, path = str(ASSETS / "stories.gguf"), str(tmp_path / "deep.gguf")
+    pool = ModelPool({"stories": stories}, options={"adapters": {path: 0.0}}, stores=False)
+    with serving(Server(pool)) as url, httpx.Client(base_url=url, timeout=60) as client:
+        rows = {}
+        for model in ("stories", "stories+deep"):
+            body = {"model": model, "input": "Once upon"}
+            answer = client.post("/v1/embeddings", json=body).json()
+            assert answer["model"] == model
+            rows[model] = np.array(answer["data"][0]["embedding"])
+    with ggmodel.load(stories, adapters={path: 0.0}) as model:
+        for name, adapters in (("stories", None), ("stories+deep", "deep")):
+            expected = model.embed(["Once upon"], normalize=True, adapters=adapters)[0]
+            assert np.allclose(rows[name], expected, atol=1e-5)
+    assert not np.allclose(*rows.values(), atol=1e-2)
+
+
+def test_documents_are_ranked_without_adapters_of_a_name(client: httpx.Client):
+    body = {"model": "stories+shout", "query": "a", "documents": ["b"]}
+    answer = client.post("/rerank", json=body)
     assert answer.status_code == 400
-    assert "for answers alone" in answer.json()["error"]["message"]
+    assert "for answers and embeddings alone" in answer.json()["error"]["message"]
 
 
 def test_adapters_are_not_those_of_other_models(tmp_path: Path):

@@ -201,6 +201,7 @@ class Embed(Struct):
         truncate: cut texts that are too long at their end.
         dimensions: the first of each row only, made of length 1 again where `normalize`.
         prompt_name: of a prompt of the file that is put before texts; None takes its default.
+        adapters: names of those to compute with; None takes the strengths for all requests.
     """
 
     texts: list[str | list[int]]
@@ -209,6 +210,7 @@ class Embed(Struct):
     truncate: bool = False
     dimensions: int | None = None
     prompt_name: str | None = None
+    adapters: list[str] | None = None
 
 
 class Rows(Struct):

@@ -74,7 +74,8 @@ class Adapters(Mapping[str, float]):
         """Loads an adapter.
 
         Args:
-            path: a folder of PEFT, with adapter_config.json, or a GGUF file of llama.cpp's.
+            path: a folder of PEFT, with adapter_config.json, a GGUF file of llama.cpp's, or
+                FOLDER/TASK of a checkpoint that has one for each task.
             name: for requests; None takes that of the folder or the file.
             strength: in requests that do not choose.
 
@@ -83,7 +84,7 @@ class Adapters(Mapping[str, float]):
 
         Raises:
             FormatError: it is no adapter of this model; names the tensor and the shapes.
-            ConfigError: there is one of this name.
+            ConfigError: there is one of this name, or the checkpoint has no such task.
             Unsupported: it changes what cannot be changed; names the tensor, or the key of its
                 configuration.
         """

@@ -15,8 +15,11 @@ from ...gguf_file.values import KeyValues
 from ...ml import Context, Tensor
 from ...model import Model
 from ...resources import reported
+from ..engine.adapters import Strengths
 from ..engine.engine import Engine
 from ..engine.probes import Probe
+from ..loading.adapters import AdapterPaths
+from .adapters import Adapters
 from .labelling import Entity, Labelled, entities, labelled
 from .pooling import embed, probabilities, read_texts, token_rows
 from .prompts import Prompts
@@ -41,6 +44,7 @@ class Embedding:
     prompts: Prompts
     source: TensorSource
     tokenizer: Tokenizer | None
+    adapters: Adapters
 
     def _check_open(self) -> None:
         raise NotImplementedError
@@ -64,6 +68,7 @@ class Embedding:
         prompt_name: str | None = None,
         dimensions: int | None = None,
         truncate: bool = False,
+        adapters: AdapterPaths = None,
     ) -> np.ndarray:
         """One row of numbers a text, float32 [n, width]: similar texts have similar rows.
 
@@ -83,11 +88,12 @@ class Embedding:
             dimensions: keep the first of each row, as models trained for it allow (Matryoshka); by
                 default what the file says.
             truncate: cut texts at the length that the file says, or the context's.
+            adapters: see `RequestOptions`.
 
         Raises:
             PromptError: no texts, or one is empty, too long, or has a token id out of range; the
                 file has no prompt of that name.
-            ConfigError: no pooling has that name, or a row has fewer dimensions.
+            ConfigError: no pooling or adapter has that name, or a row has fewer dimensions.
             Unsupported: the architecture has no embeddings.
             ComputeError: the model's hidden states are not finite.
         """
@@ -95,7 +101,12 @@ class Embedding:
         before = self.readout.prompt(prompt, prompt_name)
         ids = self.embedding_ids(texts, before, truncate=truncate)
         return self.embed_ids(
-            ids, pooling=pooling, normalize=normalize, prompt=before, dimensions=dimensions
+            ids,
+            pooling=pooling,
+            normalize=normalize,
+            prompt=before,
+            dimensions=dimensions,
+            adapters=adapters,
         )
 
     def embedding_ids(
@@ -149,6 +160,7 @@ class Embedding:
         normalize: bool = False,
         prompt: str = "",
         dimensions: int | None = None,
+        adapters: AdapterPaths = None,
     ) -> np.ndarray:
         """Rows of texts that `embedding_ids` gave, float32 [n, width]; see `embed`.
 
@@ -166,7 +178,8 @@ class Embedding:
         if "rank" in ways:
             self._need_text_head()
         skip = 0 if readout.include_prompt or not prompt else self._length_of(prompt)
-        rows = embed(self.engine, ids, ways, skip=skip, probes=self._probes(len(ids)))
+        probes, chosen = self._probes(len(ids)), self._chosen(adapters)
+        rows = embed(self.engine, ids, ways, skip=skip, probes=probes, adapters=chosen)
         if ways == ("rank",):
             return rows
         rows = shortened(readout.finish(rows), dimensions, readout.dimensions)
@@ -176,10 +189,16 @@ class Embedding:
         self,
         ids: Sequence[np.ndarray],
         last: Callable[[Context, Tensor], Tensor] | None = None,
+        adapters: AdapterPaths = None,
     ) -> list[np.ndarray]:
         """The hidden states of all tokens of each text that `embedding_ids` gave, float32 [n,
         width], or what `last` makes of them; errors are those of `embed`."""
-        return token_rows(self.engine, ids, last, self._probes(len(ids)))
+        chosen = self._chosen(adapters)
+        return token_rows(self.engine, ids, last, self._probes(len(ids)), chosen)
+
+    def _chosen(self, adapters: AdapterPaths) -> Strengths | None:
+        """None follows the adapters of all requests from step to step."""
+        return None if adapters is None else self.adapters.chosen(adapters)
 
     def _probes(self, texts: int) -> list[Probe]:
         """One for all texts if it can be, else a probe for each; none without any."""

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...errors import ComputeError, PromptError
+from ...errors import ComputeError, ConfigError, PromptError
 from ...ml import Context, Tensor
 from ...model import Step
+from ..engine.adapters import Strengths
 from ..engine.engine import Engine
 from ..engine.probes import Probe, Probed
 from ..engine.scoring import Scoring
@@ -59,6 +60,7 @@ def embed(
     segments: Sequence[np.ndarray] | None = None,
     skip: int = 0,
     probes: Sequence[Probe] = (),
+    adapters: Strengths | None = None,
 ) -> np.ndarray:
     """One row a text, float32 [texts, width]: those of all ways of pooling, joined; [texts, labels]
     of the head's scores for "rank".
@@ -72,9 +74,11 @@ def embed(
         skip: tokens at the beginning of each text that are not pooled; of a text that has no more,
             the last is.
         probes: one for each text, or one for all.
+        adapters: those to compute with; None takes those of requests that do not choose.
 
     Raises:
         Unsupported: the architecture has no embeddings.
+        ConfigError: an adapter was removed meanwhile.
         PromptError: a text has to be computed at once and does not fit the batch size.
         ComputeError: the model's hidden states are not finite.
     """
@@ -85,7 +89,7 @@ def embed(
 
     def work(chosen: Mapping[int, np.ndarray], pairs: Sequence[np.ndarray] | None) -> list:
         pooled = _Pooled(list(chosen.values()), poolings, skip)
-        every = _states(engine, chosen, pairs, pooled.reads, probes)
+        every = _states(engine, chosen, pairs, pooled.reads, probes, adapters)
         for states, sequences, positions in every:
             pooled.add(states, sequences, positions)
         return [*_project(engine, pooled.rows(), last)]
@@ -98,13 +102,14 @@ def token_rows(
     texts: Sequence[np.ndarray],
     last: Callable[[Context, Tensor], Tensor] | None = None,
     probes: Sequence[Probe] = (),
+    adapters: Strengths | None = None,
 ) -> list[np.ndarray]:
     """The hidden states of all tokens of each text, float32 [n, width], or what `last` makes of
-    them, [n, labels]. Probes and errors are those of `embed`."""
+    them, [n, labels]. Probes, adapters and errors are those of `embed`."""
 
     def work(chosen: Mapping[int, np.ndarray], pairs: Sequence[np.ndarray] | None) -> list:
         parts: list[list[np.ndarray]] = [[] for _ in chosen]
-        every = _states(engine, chosen, pairs, lambda at, of: at >= 0, probes)
+        every = _states(engine, chosen, pairs, lambda at, of: at >= 0, probes, adapters)
         for states, sequences, _ in every:
             rows = states.copy() if last is None else _project(engine, states, last)
             for i, part in enumerate(parts):
@@ -149,6 +154,7 @@ def _states(
     segments: Sequence[np.ndarray] | None,
     selected: Selected,
     probes: Sequence[Probe],
+    adapters: Strengths | None,
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Step by step the hidden states of some tokens, float32 [rows, width], the text that each row
     belongs to, rising, and its position. Several texts fit a step together.
@@ -156,13 +162,16 @@ def _states(
     Args:
         texts: token ids by number.
         selected: says for positions and the texts that they belong to whether their rows count.
-        probes: see `embed`.
+        probes, adapters: see `embed`.
     """
+    if any(adapter.closed for adapter, _ in adapters or ()):
+        raise ConfigError("an adapter of the texts was removed before they were computed")
     ids = list(texts.values())
     longest = max(map(len, ids))
     own = Scoring(engine).graphs(engine.model.states, len(ids), longest)
     with nullcontext(engine.graphs) if engine.only_embeds else own as graphs:
-        adapters = engine.adapters  # others may be chosen between two steps
+        # Others may be chosen between two steps.
+        strengths = engine.adapters if adapters is None else adapters
         for start in range(0, longest, engine.batch_size):
             pieces = [text[start : start + engine.batch_size] for text in ids]
             sequences = np.repeat(np.arange(len(ids), dtype=np.int32), [len(p) for p in pieces])
@@ -175,7 +184,7 @@ def _states(
             if probes:
                 of_text = {i: probes[n] for i, n in enumerate(texts)} if probes[1:] else {}
                 step.probes = _probed(of_text, probes[0], sequences, outputs)
-            states = _run(graphs, step.adapt(adapters))
+            states = _run(graphs, step.adapt(strengths))
             engine.count_step(sum(len(piece) > 0 for piece in pieces))
             finite = np.isfinite(states).all(axis=1)
             if not finite.all():

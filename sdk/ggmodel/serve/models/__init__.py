@@ -24,7 +24,7 @@ from ...errors import (
 from ..errors import problem_of
 from ..monitoring import note_model
 from ..pool import Condition, ListedModel, same_name
-from ..requests import Event, Request, Runner
+from ..requests import Embed, Event, Request, Rows, Runner
 from ..runners.client import Needs
 from ..runners.engines import Engines
 from .catalogue import Catalogue, PoolEntry, Target
@@ -372,7 +372,8 @@ class ModelPool:
 
 
 class AdaptedRunner:
-    """A runner whose answers are computed with some of its adapters, unless a request chooses.
+    """A runner whose answers and embeddings are computed with some of its adapters, unless a
+    request chooses.
 
     Raises:
         ModelNotFound: it has no adapter of a name.
@@ -386,10 +387,10 @@ class AdaptedRunner:
                 raise ModelNotFound(f"{runner.name} has no adapter {name!r:.200}; it has: {loaded}")
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("embed", "rank", "transcribe"):
+        if name in ("rank", "transcribe"):
             raise Unsupported(
-                "adapters are chosen for answers alone; set their strengths for all requests "
-                "(--adapter PATH=STRENGTH, POST /lora-adapters)"
+                "adapters are chosen for answers and embeddings alone; set their strengths for all "
+                "requests (--adapter PATH=STRENGTH, POST /lora-adapters)"
             )
         return getattr(self._runner, name)
 
@@ -397,6 +398,11 @@ class AdaptedRunner:
         """See `Runner.generate`."""
         request.options = {"adapters": self._adapters, **request.options}
         return self._runner.generate(request)
+
+    async def embed(self, request: Embed) -> Rows:
+        """See `Runner.embed`."""
+        request.adapters = self._adapters if request.adapters is None else request.adapters
+        return await self._runner.embed(request)
 
 
 def _of_server(error: Error, target: Target) -> Error:

@@ -237,7 +237,8 @@ class Work:
         ids = self.model.embedding_ids(texts, truncate=request.truncate)
         if request.pooling == "none":
             self._need_few(sum(map(len, ids)))
-            rows = np.concatenate(self.model.states_of_tokens(ids))
+            each = self.model.states_of_tokens(ids, adapters=request.adapters)
+            rows = np.concatenate(each)
         else:
             rows = self.model.embed_ids(
                 ids,
@@ -245,6 +246,7 @@ class Work:
                 normalize=request.normalize,
                 prompt=prompt,
                 dimensions=request.dimensions,
+                adapters=request.adapters,
             )
         data = np.ascontiguousarray(rows, "<f4").tobytes()
         return Rows(data, len(rows), rows.shape[1], [len(text) for text in ids], self.steps)
