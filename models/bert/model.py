@@ -42,5 +42,11 @@ class Bert(nn.Encoder):
     config: BertConfig
     text: Text
 
+    @classmethod
+    def stored_as(cls, hf: Mapping[str, Any], program: str | None = None) -> str:
+        """XLM-RoBERTa with rotary positions is Jina's."""
+        kind = hf.get("model_type"), hf.get("position_embedding_type")
+        return "jina-bert-v3" if kind == ("xlm-roberta", "rotary") else cls.architecture
+
     def caches(self) -> list[Bidirectional]:
         return [Bidirectional()] * self.config.layers

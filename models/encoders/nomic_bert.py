@@ -61,12 +61,25 @@ class NomicBert(nn.Encoder):
         return [Bidirectional(rope=self.rotary.rope(RopeType.NEOX))] * self.config.layers
 
 
+def _base(hf: Mapping[str, Any]) -> float:
+    """The base of the rope in transformers' class, where its config does not say it."""
+    if hf.get("model_type") == "xlm-roberta":
+        raise ConfigError("config.json lacks rotary_emb_base, the base of the positions' rotation")
+    return 20000.0
+
+
 class JinaConfig(nn.EncoderConfig, nn.RopeConfig):
+    """Checkpoints before transformers had the class are XLM-RoBERTa's, which `Bert` stores so."""
+
     fixed = {"head_dim": ...}
 
-    rope_base: float = kv("rope.freq_base", hf=("rope_theta", lambda hf: 20000.0), default=10000.0)
+    rope_base: float = kv(
+        "rope.freq_base", hf=("rope_theta", "rotary_emb_base", _base), default=10000.0
+    )
 
 
 @register("jina-bert-v3", hf="JinaEmbeddingsV3Model")
 class JinaBertV3(NomicBert):
     config: JinaConfig
+    # A task's matrices are an adapter (`ggmodel.convert.tasks`).
+    ignore_hf = (*nn.Encoder.ignore_hf, "*.parametrizations.weight.0.lora_[AB]")

@@ -55,19 +55,21 @@ def open_source(
 
 
 def open_adapter(path: str | os.PathLike[str], model: Model) -> TensorSource:
-    """An opened adapter: a GGUF file, or a folder of PEFT.
+    """An opened adapter: a GGUF file, a folder of PEFT, or the task of a checkpoint that has an
+    adapter for each, FOLDER/TASK.
 
     Args:
         model: the architecture with its tensors, which a folder's names are looked up in.
 
     Raises:
         FormatError, Unsupported: see `convert.peft.open_peft`.
+        ConfigError: the checkpoint has no such task; lists those that it has.
     """
-    if not os.path.isdir(path):
+    if os.path.isfile(path):
         return adapters.open_adapter(path, model)
-    from .convert.peft import open_peft  # slow to import
+    from .convert.tasks import open_in_folder  # slow to import
 
-    return open_peft(path, model)
+    return open_in_folder(Path(path), model) or adapters.open_adapter(path, model)
 
 
 @reported

@@ -16,7 +16,7 @@ LIMITS = {
     "arcee": 20,
     "bloom": 40,
     "bart": 120,  # two stacks of layers, and a forced first token
-    "bert": 25,
+    "bert": 26,
     "cohere2": 25,
     "command_r": 25,
     "ernie4_5": 20,

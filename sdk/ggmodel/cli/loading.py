@@ -109,7 +109,7 @@ class Loading:
     mmproj: Mmproj = None
     adapters: list[str] | None = option(  # noqa: RUF009  # a field
         None,
-        "LoRA or DoRA adapter: a folder of PEFT, or a GGUF file; may be repeated.",
+        "LoRA or DoRA adapter: a folder of PEFT, a GGUF file, or FOLDER/TASK; may be repeated.",
         "--adapter",
         metavar="PATH[=STRENGTH]",
     )

@@ -120,6 +120,7 @@ class SentenceTransformer(_Compatible):
         device: str | None = None,
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
+        task: str | None = None,
     ) -> Any:
         """Rows float32 [n, width] of texts, or one [width] of a text.
 
@@ -131,6 +132,7 @@ class SentenceTransformer(_Compatible):
             convert_to_numpy: one array; else a list of rows.
             normalize_embeddings: make rows of length 1.
             truncate_dim: the first of each row that are kept.
+            task: an adapter that was loaded (`adapters=` among the options), for these texts alone.
 
         Raises:
             Unsupported: tensors of torch, rows of tokens, or another precision.
@@ -145,7 +147,7 @@ class SentenceTransformer(_Compatible):
             return np.zeros(0, np.float32) if convert_to_numpy else []
         before = self._prompt(prompt, prompt_name)
         ids = self.model.embedding_ids(texts, before, truncate=True, most=self._most)
-        rows = self.model.embed_ids(ids, prompt=before, dimensions=0)
+        rows = self.model.embed_ids(ids, prompt=before, dimensions=0, adapters=task)
         rows = rows[:, : truncate_dim if truncate_dim is not None else self.truncate_dim]
         rows = normalized(rows) if normalize_embeddings else rows
         if one:

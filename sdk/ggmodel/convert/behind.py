@@ -11,6 +11,7 @@ from .checkpoint import Checkpoint
 from .declaration import PlannedTensor
 from .rerankers import judges_of, metadata_of, names_reranker, ranking
 from .sentence_transformers import check_read, read_folder, score_activation
+from .tasks import instructions_of
 
 _TEMPLATES = "tokenizer.chat_templates"
 
@@ -63,6 +64,9 @@ class Behind:
         """The keys of modules and heads, with the name of an architecture in front."""
         folder, file = self._folder, self._checkpoint.folder / "config.json"
         keys = dict(folder.metadata)
+        if texts := instructions_of(self._checkpoint.config, file):
+            keys.setdefault("embedding.prompt_names", list(texts))
+            keys.setdefault("embedding.prompts", list(texts.values()))
         if folder.layers:
             keys["embedding.layers"] = folder.layers
         if folder.pooling is not None:  # decoders do not declare it

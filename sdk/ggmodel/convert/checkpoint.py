@@ -44,6 +44,7 @@ _WHOLE = "model.safetensors"
 LAYERS, HEADS = ("Dense", "LayerNorm"), ("sparse_linear", "colbert_linear")
 _INDEX = "model.safetensors.index.json"
 _MISTRAL = "consolidated*.safetensors"
+_PARAMETRIZED = ".parametrizations.weight.original"  # a weight that torch computes others from
 _IN_MISTRALS_FORM = (
     "in Mistral's own form (params.json, consolidated.safetensors), whose names of tensors are "
     f"unsupported; get config.json and {_WHOLE}, or {_INDEX} and its files, which most of their "
@@ -80,7 +81,8 @@ class Checkpoint(Closing):
         config: config.json.
         files: the files with tensors, sorted by name.
         tensors: name to `FileTensor`, in the order of the files and their headers. Tensors of a
-            sentence-transformers module have its folder in front: "2_Dense.linear.weight".
+            sentence-transformers module have its folder in front: "2_Dense.linear.weight". A weight
+            NAME.parametrizations.weight.original is called NAME.weight.
     """
 
     def __init__(self, folder: Path, config: dict[str, Any], buffers: list[Buffer]):
@@ -270,6 +272,25 @@ def _prefix(folder: Path, file: Path) -> str:
     return f"{file.stem}." if file.stem in HEADS else ""
 
 
+def _plain(name: str) -> str:
+    """The name of a tensor without torch's parametrization of it."""
+    return f"{name.removesuffix(_PARAMETRIZED)}.weight" if name.endswith(_PARAMETRIZED) else name
+
+
+def tasks_of(folder: Path) -> list[str]:
+    """The tasks that a checkpoint has an adapter each for within its tensors, as
+    jina-embeddings-v3 does; none of other folders.
+
+    Raises:
+        FormatError: its config.json is damaged.
+    """
+    file = folder / "config.json"
+    tasks = read_json(file).get("lora_adaptations") if file.is_file() else None
+    if not isinstance(tasks, list | None) or not all(isinstance(t, str) for t in tasks or ()):
+        raise FormatError(f"{file}: lora_adaptations should be a list of names; get it again")
+    return tasks or []
+
+
 def _opened(folder: Path, name: str, index: str | None) -> Buffer:
     try:
         return Buffer.open(folder / name)
@@ -283,7 +304,7 @@ def _opened(folder: Path, name: str, index: str | None) -> Buffer:
 
 def _check_index(folder: Path, index: dict[str, str] | None, checkpoint: Checkpoint) -> None:
     for name, file in (index or {}).items():
-        tensor = checkpoint.tensors.get(name)
+        tensor = checkpoint.tensors.get(_plain(name))
         if tensor is None or checkpoint.files[tensor.file].name != file:
             where = "not there" if tensor is None else f"in {checkpoint.files[tensor.file]}"
             raise FormatError(
@@ -306,7 +327,7 @@ def _read_header(buffer: Buffer, file: int, prefix: str) -> list[FileTensor]:
     start, tensors = 8 + length, []
     for name, entry in header.items():
         if name != "__metadata__":
-            tensors.append(_entry(buffer, file, start, prefix, name, entry))
+            tensors.append(_entry(buffer, file, start, prefix, _plain(name), entry))
     try:
         with safe_open(buffer.name, "np"):
             return tensors

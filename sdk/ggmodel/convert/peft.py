@@ -27,7 +27,7 @@ from ..ml import Tensor
 from ..model import Model
 from ..model.operations import Computed
 from ..reading import read_json
-from ..runner.loading.adapters import ALPHA, MAGNITUDE, A, B
+from ..runner.loading.adapters import ALPHA, MAGNITUDE, TABLES, A, B
 from .checkpoint import Checkpoint
 from .declaration import PlannedTensor, planned
 
@@ -50,7 +50,7 @@ Arrays = tuple[np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
-class _Factors:
+class Factors:
     """The change U·V of a matrix in a checkpoint: U float32 [(experts,) rows, rank], V
     [(experts,) rank, columns]; the lengths of rows for DoRA, [rows].
 
@@ -84,15 +84,36 @@ def open_peft(folder: str | os.PathLike[str], model: Model) -> MemorySource:
         checkpoint = Checkpoint(folder, config, [buffer])
         factors = _factors(checkpoint, config)
         alpha = float(config.get("lora_alpha", 8))
-        tensors = dict(_tensors(model, factors, alpha, folder))
+        return in_file(model, factors, alpha, folder)
+
+
+def in_file(
+    model: Model,
+    factors: Mapping[str, list[Factors]],
+    alpha: float,
+    path: Path,
+    about: Mapping[str, Any] | None = None,
+) -> MemorySource:
+    """An adapter in the layout of llama.cpp's files, F32.
+
+    Args:
+        factors: changes by the checkpoint's names of tensors.
+        path: of the adapter, whose name is its own.
+        about: further metadata.
+
+    Raises:
+        FormatError: a change fits no module of the model.
+    """
+    tensors = dict(_tensors(model, factors, path))
     metadata = {
         "general.type": "adapter",
         "general.architecture": type(model).architecture,
-        "general.name": folder.name,
+        "general.name": path.name,
         "adapter.type": "lora",
         ALPHA: np.float32(alpha),
+        **(about or {}),
     }
-    return MemorySource(metadata, tensors, str(folder))
+    return MemorySource(metadata, tensors, str(path))
 
 
 def read_peft(folder: Path) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
@@ -132,12 +153,23 @@ def _check(config: Mapping[str, Any], path: Path) -> None:
             "save the adapter as plain LoRA (path_initial_model_for_weight_conversion of PEFT)"
         )
     for key in ("r", "lora_alpha"):
-        value = config.get(key, 8)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
-            raise FormatError(f"{path}: {key} is {value!r:.80}; it must be a number above 0")
+        positive(config, key, 8, path)
 
 
-def _factors(checkpoint: Checkpoint, config: Mapping[str, Any]) -> dict[str, list[_Factors]]:
+def positive(config: Mapping[str, Any], key: str, usual: float, path: Path) -> float:
+    """A number of an adapter's settings.
+
+    Raises:
+        FormatError: it is none above 0, or not finite.
+    """
+    value = config.get(key, usual)
+    numeric = isinstance(value, int | float) and not isinstance(value, bool)
+    if not numeric or not 0 < value < math.inf:
+        raise FormatError(f"{path}: {key} is {value!r:.80}; it must be a number above 0")
+    return value
+
+
+def _factors(checkpoint: Checkpoint, config: Mapping[str, Any]) -> dict[str, list[Factors]]:
     """The changes by the checkpoint's names of tensors, U with the scale in it as far as that is
     not alpha / rank. A module of experts may have several parameters, told apart by their shapes.
     """
@@ -145,7 +177,7 @@ def _factors(checkpoint: Checkpoint, config: Mapping[str, Any]) -> dict[str, lis
     for name in checkpoint.tensors:
         module, part = _parsed(name, checkpoint.folder / WEIGHTS)
         parts.setdefault(module, {})[part] = checkpoint.array(name).astype(np.float32)
-    factors: dict[str, list[_Factors]] = {}
+    factors: dict[str, list[Factors]] = {}
     for module, arrays in parts.items():
         if arrays.keys() == {"base_layer"}:  # the model's own embedding or head
             continue
@@ -174,10 +206,10 @@ def _factors(checkpoint: Checkpoint, config: Mapping[str, Any]) -> dict[str, lis
             )
         magnitude = arrays.get("lora_magnitude_vector")
         if embedded:
-            factors[f"{plain}.weight"] = [_Factors(a.T, b.T, None, False, True)]
+            factors[f"{plain}.weight"] = [Factors(a.T, b.T, None, False, True)]
         elif not parameters:
             flat = None if magnitude is None else magnitude.reshape(-1)
-            factors[f"{plain}.weight"] = [_Factors(b, a, flat)]
+            factors[f"{plain}.weight"] = [Factors(b, a, flat)]
         for parameter in parameters:
             made = factors.setdefault(f"{plain}.{_last(parameter)}", [])
             made += _of_parameter(a, b, rank)
@@ -191,7 +223,7 @@ _EXPERT = {
 }
 
 
-def _numbered(factors: Mapping[str, list[_Factors]]) -> Iterator[tuple[str, str, list[_Factors]]]:
+def _numbered(factors: Mapping[str, list[Factors]]) -> Iterator[tuple[str, str, list[Factors]]]:
     """Changes of stacked experts by the names that they have in checkpoints which number experts:
     transformers joins these into one parameter. The parameter, the name, the changes."""
     for parameter, changes in factors.items():
@@ -203,7 +235,7 @@ def _numbered(factors: Mapping[str, list[_Factors]]) -> Iterator[tuple[str, str,
             for i, name in product(range(len(changes[0].u)), parts):
                 at, count = parts.index(name), len(parts)
                 some = [
-                    _Factors(np.split(one.u[i], count)[at], one.v[i])
+                    Factors(np.split(one.u[i], count)[at], one.v[i])
                     for one in changes
                     if one.u.shape[1] % count == 0
                 ]
@@ -211,17 +243,17 @@ def _numbered(factors: Mapping[str, list[_Factors]]) -> Iterator[tuple[str, str,
                     yield parameter, f"{path}.{i}.{name}.weight", some
 
 
-def _of_parameter(a: np.ndarray, b: np.ndarray, rank: int) -> list[_Factors]:
+def _of_parameter(a: np.ndarray, b: np.ndarray, rank: int) -> list[Factors]:
     """The changes that A and B of a parameter that is no module's may mean. Ranks of stacked
     experts vary slowest in A and fastest in B. Older versions of PEFT take the second dim of a
     stack for the inputs, whatever it is: that counts where the shapes fit in no other way."""
     experts = len(a) // rank
     if experts == 1:
-        return [_Factors(b, a)]
+        return [Factors(b, a)]
     each_a = a.reshape(experts, rank, -1)
     each_b = b.reshape(len(b), rank, experts).transpose(2, 0, 1)
     older = each_a.swapaxes(1, 2), each_b.swapaxes(1, 2)
-    return [_Factors(each_b, each_a), _Factors(*older, None, False)]
+    return [Factors(each_b, each_a), Factors(*older, None, False)]
 
 
 _PARTS = (
@@ -271,7 +303,7 @@ def _last(parameter: str) -> str:
 
 
 def _tensors(
-    model: Model, factors: Mapping[str, list[_Factors]], alpha: float, folder: Path
+    model: Model, factors: Mapping[str, list[Factors]], folder: Path
 ) -> Iterator[tuple[str, np.ndarray]]:
     """The tensors of the file: their names, and their values."""
     read: set[str] = set()
@@ -285,9 +317,10 @@ def _tensors(
         field = _at(model, path)
         if isinstance(entry.join, Computed) or not isinstance(field, Tensor):
             continue
-        sides = _sides(entry, named, model.config, field.shape[::-1], kinds)
+        shape = field.shape[::-1] if len(field.shape) > 1 else (1, *field.shape)
+        sides = _sides(entry, named, model.config, shape, kinds)
         if sides is None:
-            expected.update(dict.fromkeys(entry.sources, field.shape[::-1]))
+            expected.update(dict.fromkeys(entry.sources, shape))
             continue
         read |= {origins[source] for source in entry.sources}
         if (before := made.setdefault(field.name, entry.sources)) != entry.sources:
@@ -296,7 +329,7 @@ def _tensors(
                 "tensor of this model; leave one of them out"
             )
         u, v, magnitude = sides
-        if named[entry.sources[0]][0].embeds:
+        if named[entry.sources[0]][0].embeds and field.name not in TABLES:
             u, v = v.T, u  # rows that are looked up
         yield f"{field.name}{A}", np.ascontiguousarray(v, np.float32)
         yield f"{field.name}{B}", np.ascontiguousarray(u, np.float32)
@@ -309,7 +342,7 @@ def _tensors(
             f"{folder} changes {unread[0]!r:.150} [{rows}, {columns}]"
             + (f" and {len(unread) - 1} more" if unread[1:] else "")
             + f", which this {type(model).architecture} "
-            + (f"has as {list(shape)}" if (shape := expected.get(unread[0])) else "lacks")
+            + (f"has as {list(own)}" if (own := expected.get(unread[0])) else "lacks")
             + ": it is an adapter of another model"
         )
 
@@ -325,7 +358,7 @@ def _at(model: Model, path: str) -> Any:
 
 def _sides(
     entry: PlannedTensor,
-    factors: Mapping[str, list[_Factors]],
+    factors: Mapping[str, list[Factors]],
     config: Any,
     shape: tuple[int, ...],
     kinds: dict[Hashable, int | None],

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..errors import FormatError, Unsupported
 from ..reading import parse_json, read_file, read_json
-from .checkpoint import HEADS
+from .checkpoint import HEADS, tasks_of
 
 # Key of an older 1_Pooling/config.json that is true → mode, in the order in which rows are joined.
 _OLD_MODES = {
@@ -47,6 +47,7 @@ _TRANSFORMER = tuple(
 _HARMLESS = ("max_seq_length", "do_lower_case", "unpad_inputs", "transformer_task")
 _HARMLESS_ARGS = "torch_dtype dtype attn_implementation trust_remote_code add_pooling_layer".split()
 _TASKS = ("feature-extraction", "sequence-classification", "text-generation")
+_WITH_TASKS = "custom_st.Transformer"  # of a folder's own code
 _FOLDER = re.compile(r"(\d+)_(\w+)")
 _NO_TOKENS = 1 << 24  # a length of tokenizers that stands for none
 
@@ -125,6 +126,8 @@ class _Modules:
     def read(self, module: Mapping[str, Any]) -> None:
         """Reads an entry of modules.json."""
         name, at = str(module.get("type", "")), str(module.get("path", ""))
+        if name == _WITH_TASKS and tasks_of(self._path):  # that computes with a task's adapter
+            name = "sentence_transformers.models.Transformer"
         kind = name.rpartition(".")[2]
         reads = getattr(self, f"_read_{kind.lower()}", None)
         if reads is None or not name.startswith("sentence_transformers."):

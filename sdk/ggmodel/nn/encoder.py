@@ -186,6 +186,11 @@ def segments(step: Step) -> np.ndarray:
     return np.zeros(len(step.tokens), np.int32) if step.segments is None else step.segments
 
 
+def _first_types(step: Step) -> np.ndarray:
+    """The type of tokens where there is one, int32 [n]."""
+    return np.zeros(len(step.tokens), np.int32)
+
+
 _WORDS = "embeddings.{}_embeddings"
 
 
@@ -231,10 +236,8 @@ class EncoderText(Module):
         if self.positions is not None:
             x = x + self.positions(batch.positions)
         if self.types is not None:
-            if self.types.weight.dim(1) > 1:
-                x = x + self.types(batch.feed(segments, DType.I32, batch.size))
-            else:
-                x = x + self.types.weight.cast(DType.F32)
+            parts = segments if self.types.weight.dim(1) > 1 else _first_types
+            x = x + self.types(batch.feed(parts, DType.I32, batch.size))
         return self.norm(x)
 
     def bias(self, batch: Batch) -> Tensor | None:

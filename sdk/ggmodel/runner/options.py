@@ -98,9 +98,9 @@ class LoadOptions:
             path, a tensor source, or a loaded model, which is loaded once more. "own" is the
             model's own head for multi-token prediction (MTP). The answers stay the same.
         draft_tokens: tokens that it drafts at once, at most; as many as pay by measurement.
-        adapters: LoRA or DoRA adapters, each a folder of PEFT or a GGUF file: one, a list, or a
-            mapping to strengths. They change all requests that do not choose; see
-            `LoadedModel.adapters`.
+        adapters: LoRA or DoRA adapters, each a folder of PEFT, a GGUF file, or FOLDER/TASK of a
+            checkpoint that has one for each task: one, a list, or a mapping to strengths. They
+            change all requests that do not choose; see `LoadedModel.adapters`.
         mmproj: GGUF file with the multimodal projector of a text model; None takes the one beside
             the model that fits ("mmproj" is in its name), "" takes none.
         backend: tensor library: "ggml", or "reference" (numpy).

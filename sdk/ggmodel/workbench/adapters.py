@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..convert.peft import CONFIG, WEIGHTS, read_peft
 from ..convert.quantize import typed
@@ -15,11 +15,13 @@ from ..convert.write import write_gguf
 from ..errors import ConfigError, FormatError
 from ..gguf_file import TensorSource, open_gguf
 from ..loading import open_adapter, open_source
+from ..model import Model
 from ..runner.loading.adapters import ALPHA, MAGNITUDE, A, B, MergedSource
 from ..runner.loading.preparation import Preparation
 from ..runner.options import Options
 
 Progress = Callable[[float], None]
+_T = TypeVar("_T")
 _TYPE = "general.file_type"  # names one type for all weights
 
 
@@ -29,11 +31,16 @@ def opened_for(model: TensorSource, adapter: str | os.PathLike[str]) -> TensorSo
     Raises:
         Error: as `LoadedModel.adapters.add`, but for what no graph reads.
     """
-    with Preparation(model, Options(alloc_memory=False, gpu_layers=0)) as steps:
+    return _with_model(model, lambda net: open_adapter(adapter, net))
+
+
+def _with_model(source: TensorSource, function: Callable[[Model], _T]) -> _T:
+    """The result of a function of the architecture with its tensors."""
+    with Preparation(source, Options(alloc_memory=False, gpu_layers=0)) as steps:
         steps.configure()
         steps.fill()
         steps.fit()
-        return open_adapter(adapter, steps.model)
+        return function(steps.model)
 
 
 def described(adapter: str | os.PathLike[str]) -> dict[str, Any]:
@@ -116,8 +123,9 @@ def merge_adapters(
         dora = any(name.endswith(MAGNITUDE) for one, _ in opened for name in one.tensors)
         if dora and len(opened) > 1:
             raise ConfigError("DoRA adapters are merged one by one: each is of the model's weights")
+        headless = _with_model(base, lambda net: net.only_embeds)
         for one, strength in opened:
-            source = MergedSource(source, one, strength)
+            source = MergedSource(source, one, strength, headless=headless)
         _write(source, metadata, out, force, progress)
 
 

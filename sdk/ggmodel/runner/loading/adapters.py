@@ -22,6 +22,10 @@ from ..engine.adapters import PRODUCT, ROWS, LowRank
 
 A, B, MAGNITUDE = ".lora_a", ".lora_b", ".lora_magnitude"
 ALPHA = "adapter.lora.alpha"
+TASK, PROMPT = "adapter.lora.task_name", "adapter.lora.prompt_prefix"
+TABLES = ("token_types.weight", "position_embd.weight")
+"""Embeddings whose rows are looked up, though A and B lie in files as those of products do: in
+llama.cpp's the embedding of tokens alone has them the other way round."""
 _EMBEDDING, _HEAD = "token_embd.weight", "output.weight"
 
 AdapterPaths = str | os.PathLike[str] | Iterable[Any] | Mapping[Any, float] | None
@@ -95,6 +99,8 @@ def changes_of(adapter: TensorSource, base: TensorSource) -> dict[tuple[str, str
         use = _use(adapter, base.tensors[weight], arrays)
         b = arrays[B]
         scale = alpha / b.shape[-1] if alpha else 1.0
+        if use == PRODUCT and weight in TABLES:
+            use, arrays, b = ROWS, {A: b}, arrays[A].T
         scaled = (b.astype(np.float64) * scale).astype(np.float32)
         changes[weight, use] = LowRank(arrays[A], scaled, arrays.get(MAGNITUDE))
     return changes
@@ -128,16 +134,22 @@ def _use(adapter: TensorSource, base: TensorInfo, arrays: Mapping[str, np.ndarra
     fits_rows = len(w) == len(b) == 2 and a == (w[0], b[1]) and b[0] == w[1]
     magnitude = arrays.get(MAGNITUDE)
     if fits_rows and (a[1], b) != (w[1], (w[0], a[0])):  # that fits as a product, too
-        if magnitude is not None:
-            raise Unsupported(f"{adapter.name}: DoRA of the embedding {base.name!r:.100}")
+        _refuse_lengths(adapter, base, magnitude)
         return ROWS
     *experts, rows, width = w if len(w) > 1 else (0, *w)
     *more, rank = b
     if len(w) not in (2, 3) or a != (*experts, rank, width) or [*more] != [*experts, rows]:
         raise FormatError(fault)
+    if base.name in TABLES:
+        _refuse_lengths(adapter, base, magnitude)
     if magnitude is not None and (len(w) != 2 or magnitude.shape != (rows,)):
         raise FormatError(f"{adapter.name}: {list(magnitude.shape)} magnitudes; {fault}")
     return PRODUCT
+
+
+def _refuse_lengths(adapter: TensorSource, base: TensorInfo, magnitude: np.ndarray | None) -> None:
+    if magnitude is not None:
+        raise Unsupported(f"{adapter.name}: DoRA of the embedding {base.name!r:.100}")
 
 
 def values_of(source: TensorSource, name: str) -> np.ndarray:
@@ -156,18 +168,26 @@ class MergedSource(TensorSource):
         base: the model.
         adapter: in llama.cpp's layout.
         strength: of the changes.
+        headless: the model has no head, which could be the embedding.
 
     Raises:
         FormatError, Unsupported: as `changes_of`.
     """
 
-    def __init__(self, base: TensorSource, adapter: TensorSource, strength: float = 1.0):
+    def __init__(
+        self,
+        base: TensorSource,
+        adapter: TensorSource,
+        strength: float = 1.0,
+        *,
+        headless: bool = False,
+    ):
         self._base, self._adapter, self._strength = base, adapter, strength
         self.name = f"{base.name} + {adapter.name}"
         self.files: tuple[Path, ...] = (*base.files, *adapter.files)
         self.metadata = base.metadata
         self._changes: dict[str, tuple[str, str, LowRank]] = {}  # name → the base's, use, change
-        tensors, self._tied = dict(base.tensors), _HEAD not in base.tensors
+        tensors, self._tied = dict(base.tensors), not headless and _HEAD not in base.tensors
         # The head may have been taken off the embedding by an adapter that is merged already.
         self._split = isinstance(base, MergedSource) and base._split
         for (weight, use), change in changes_of(adapter, base).items():

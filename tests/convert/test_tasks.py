@@ -1,0 +1,178 @@
+"""Adapters within a checkpoint, one for each task, against transformers with merged weights."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ggmodel
+from ggmodel.compat import SentenceTransformer
+from ggmodel.errors import ConfigError, FormatError, Unsupported
+from ggmodel.gguf_file import MemorySource, open_gguf
+from ggmodel.loading import open_adapter, open_source
+from ggmodel.runner import LoadedModel
+from ggmodel.runner.loading.adapters import changes_of
+from ggmodel.workbench.adapters import convert_adapter, merge_adapters
+from ggmodel.workbench.golden import nmse
+from tests.convert.make_task_adapters import ALPHA, FILE, RANK, TASKS, golden, write_folder
+
+# Float32 sums taken in another order; of a task's change at a wrong place it is more than 1e-3.
+EXACT = 1e-11
+OPTIONS: Any = {"kv_type": "f32", "flash_attention": "off"}
+ROWS = dict(zip((None, *TASKS), np.load(FILE), strict=True))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("tasks") / "jina")
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path):
+    adapters = {folder / task: 0.0 for task in TASKS}
+    with ggmodel.load(folder, adapters=adapters, **OPTIONS) as model:
+        yield model
+
+
+def vectors(model: LoadedModel, adapters: Any = None) -> np.ndarray:
+    ways = ("mean", "cls")
+    return model.embed(golden().texts, pooling=ways, adapters=adapters)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_task_gives_the_rows_of_merged_weights_in_transformers(model: LoadedModel, task: str):
+    assert model.model.architecture == "jina-bert-v3"
+    assert nmse(vectors(model, task), ROWS[task]) < EXACT
+    assert nmse(vectors(model), ROWS[None]) < EXACT
+    others = [rows for name, rows in ROWS.items() if name != task]
+    assert min(nmse(vectors(model, task), rows) for rows in others) > 1e-3
+
+
+def test_the_class_of_sentence_transformers_takes_a_task(model: LoadedModel):
+    texts: Any = golden().texts
+    class_ = SentenceTransformer(model)
+    assert class_.prompts["retrieval.query"] == TASKS["retrieval.query"]
+    rows = class_.encode(texts, task="text-matching", prompt="")
+    assert nmse(rows, ROWS["text-matching"][:, :64]) < EXACT
+    with pytest.raises(ConfigError, match="no adapter 'query'"):
+        class_.encode(texts, task="query")
+
+
+def test_tasks_follow_one_another_and_share_a_strength(model: LoadedModel):
+    for task in reversed(TASKS):
+        assert nmse(vectors(model, [task]), ROWS[task]) < EXACT
+    model.adapters["separation"] = 1.0
+    try:
+        assert nmse(vectors(model), ROWS["separation"]) < EXACT
+        assert nmse(vectors(model, []), ROWS[None]) < EXACT
+    finally:
+        model.adapters["separation"] = 0.0
+
+
+def test_files_of_the_model_and_of_a_task(folder: Path, write_gguf: Any, tmp_path: Path):
+    """The layout is that of llama.cpp's converter, whose file of a task has the same names."""
+    with open_source(folder) as source:
+        base = write_gguf(tmp_path / "jina.gguf", source)
+    task = tmp_path / "query.gguf"
+    convert_adapter(base, folder / "retrieval.query", task)
+    with open_gguf(base) as source, open_gguf(task) as adapter:
+        names = source.metadata["jina-bert-v3.embedding.prompt_names"]
+        assert names == list(TASKS)
+        assert source.metadata["jina-bert-v3.embedding.prompts"] == list(TASKS.values())
+        keys = {
+            "general.architecture": "jina-bert-v3",
+            "general.name": "retrieval.query",
+            "adapter.lora.alpha": ALPHA,
+            "adapter.lora.task_name": "retrieval.query",
+            "adapter.lora.prompt_prefix": TASKS["retrieval.query"],
+        }
+        assert {key: adapter.metadata[key] for key in keys} == keys
+        shapes = {name: info.shape for name, info in adapter.tensors.items()}
+        assert shapes["token_embd.weight.lora_a"] == (RANK, 96)
+        assert shapes["token_embd.weight.lora_b"] == (RANK, 64)
+        assert shapes["token_types.weight.lora_a"] == (64, RANK)
+        assert shapes["token_types.weight.lora_b"] == (RANK, 1)
+        assert shapes["blk.0.attn_qkv.weight.lora_b"] == (RANK, 192)
+        assert len(shapes) == 2 * (2 + 3 * 4)
+    with ggmodel.load(base, adapters=task, **OPTIONS) as model:
+        assert nmse(vectors(model), ROWS["retrieval.query"]) < EXACT
+
+
+def test_folders_of_sentence_transformers_with_code_for_tasks(folder: Path, tmp_path: Path):
+    """Their prompts are those of their own settings."""
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    modules = [{"type": "custom_st.Transformer", "path": "", "kwargs": ["task"]}]
+    (copy / "modules.json").write_text(json.dumps(modules))
+    settings = {"prompts": {"separation": "Separate: "}}
+    (copy / "config_sentence_transformers.json").write_text(json.dumps(settings))
+    with open_source(copy) as source:
+        assert source.metadata["jina-bert-v3.embedding.prompts"] == ["Separate: "]
+    config = json.loads((folder / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({**config, "lora_adaptations": None}))
+    with pytest.raises(Unsupported, match=r"the module 'custom_st\.Transformer' is unsupported"):
+        open_source(copy)
+
+
+def test_a_merged_model(folder: Path, write_gguf: Any, tmp_path: Path):
+    with open_source(folder) as source:
+        base = write_gguf(tmp_path / "jina.gguf", source)
+    merge_adapters(base, {str(folder / "classification"): 1.0}, tmp_path / "merged.gguf")
+    with ggmodel.load(tmp_path / "merged.gguf", **OPTIONS) as merged:
+        assert nmse(vectors(merged), ROWS["classification"]) < EXACT
+
+
+def test_unknown_tasks_list_those_that_there_are(folder: Path, model: LoadedModel):
+    for path in (folder / "clustering", folder):
+        with pytest.raises(ConfigError, match=r"for each of: retrieval\.query, retr"):
+            model.adapters.add(path)
+    with pytest.raises(ConfigError, match=r"no adapter 'clustering'; loaded: 'retrieval\.query'"):
+        vectors(model, "clustering")
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"lora_adaptations": "separation"}, "lora_adaptations should be a list of names"),
+        ({"lora_adaptations": ["separation"]}, "are not 1 changes of rank 4"),
+        ({"lora_rank": 3}, "are not 5 changes of rank 3 of"),
+        ({"lora_rank": 4.5}, "are not 5 changes of rank 4.5 of"),
+        ({"lora_rank": float("inf")}, "lora_rank is inf; it must be a number above 0"),
+        ({"lora_alpha": float("nan")}, "lora_alpha is nan; it must be a number above 0"),
+        ({"lora_alpha": 0}, "lora_alpha is 0; it must be a number above 0"),
+        ({"task_instructions": ["text"]}, "task_instructions should be texts by tasks"),
+    ],
+)
+def test_damaged_configurations(
+    folder: Path, model: LoadedModel, keys: dict[str, Any], message: str, tmp_path: Path
+):
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    config = json.loads((folder / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({**config, **keys}))
+    with pytest.raises(FormatError, match=message):
+        model.adapters.add(copy / "separation", "other")
+
+
+def test_a_rope_without_a_base_is_refused(folder: Path, tmp_path: Path):
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    config = json.loads((folder / "config.json").read_text())
+    del config["rotary_emb_base"]
+    (copy / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match="lacks rotary_emb_base"):
+        ggmodel.load(copy)
+
+
+def test_lengths_of_rows_of_an_embedding_are_refused(folder: Path, model: LoadedModel):
+    adapter = open_adapter(folder / "separation", model.model)
+    name = "token_types.weight"
+    arrays: Any = {
+        f"{name}.lora_a": np.ones((RANK, 64), np.float32),
+        f"{name}.lora_b": np.ones((1, RANK), np.float32),
+        f"{name}.lora_magnitude": np.ones(1, np.float32),
+    }
+    with pytest.raises(Unsupported, match="DoRA of the embedding 'token_types"):
+        changes_of(MemorySource(adapter.metadata, arrays), model.source)
