@@ -132,3 +132,10 @@ def test_a_pool_may_be_larger_than_the_image_without_its_padding(ctx: Context):
     assert tensor(ctx, normal(1, 4, 4)).avg_pool_2d(3, 1, 1).shape == (4, 4)
     with pytest.raises(TensorError, match="a pool of 7 does not fit"):
         tensor(ctx, normal(1, 4, 4)).avg_pool_2d(7, 1, 1)
+
+
+def test_a_convolution_without_channels_is_refused(backend: Backend):
+    with backend.new_context() as ctx, ctx.trace():
+        kernel, image = (tensor(ctx, np.zeros((1, 0, 6, 2), np.float32)) for _ in range(2))
+        with pytest.raises(TensorError, match="conv_2d: ggml refused it"):
+            ctx.compute(kernel.conv_2d(image, p0=6, p1=8))

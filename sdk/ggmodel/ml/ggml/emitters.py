@@ -230,6 +230,8 @@ def _conv_3d(c: Any, x: tuple, a: dict) -> Any:
     batch, out = image.ne[3] // channels, kernel.ne[3] // channels
     depth = slices // batch
     dense = _convolved(c, patches, kernel, out, (width * height, depth, batch), a)
+    if not dense:
+        return ffi.NULL
     return lib.ggml_reshape_4d(c, dense, width, height, depth, out * batch)
 
 
@@ -239,7 +241,9 @@ def _convolved(c: Any, patches: Any, kernel: Any, out: int, ne: tuple[int, ...],
     k = patches.ne[0]
     rows = lib.ggml_reshape_2d(c, patches, k, math.prod(ne))
     multiply = a.get("product") or functools.partial(lib.ggml_mul_mat, c)
-    product = multiply(rows, lib.ggml_reshape_2d(c, kernel, k, out))
+    product = multiply(rows, lib.ggml_reshape_2d(c, kernel, k, out)) if k else ffi.NULL
+    if not product:
+        return ffi.NULL
     by_channel = lib.ggml_reshape_4d(c, product, *ne, out)
     return lib.ggml_cont(c, lib.ggml_permute(c, by_channel, 0, 1, 3, 2))
 
