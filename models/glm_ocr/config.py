@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -76,11 +75,3 @@ class GlmOcrConfig(Glm4Config, nn.ImageConfig):
     vit_fused = property(lambda h: 3 * h.vit_width)
     merger_ffn = property(lambda h: 3 * h.width)  # as many as a picture has channels
     cell = property(lambda h: h.patch * h.merge)  # the side of a row's pixels
-
-    @property
-    def largest(self) -> int:
-        """The side in pixels of a square picture with as many rows as the context, or a picture,
-        may have."""
-        most = self.max_pixels // self.cell**2
-        rows = min(most, self.loaded_context) if self.loaded_context else most
-        return max(1, math.isqrt(rows)) * self.cell

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ggmodel import Context, Tensor, gguf, nn, register
 from ggmodel.errors import ConfigError
-from ggmodel.image import composite, normalize, resize
 from ggmodel.kvcache import Causal
 from ggmodel.ml import RopeType
 from ggmodel.model import Batch, Operation, Pixels
@@ -20,9 +19,6 @@ from ggmodel.nn import Linear
 
 from .config import GlmOcrConfig
 from .vision import Projector, Vision, page_size
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 
 @dataclass(frozen=True)
@@ -62,6 +58,7 @@ class Layer(glm4.Layer):
 @register("glm_ocr", hf="GlmOcrForConditionalGeneration", pairs={"glm4": "glm4v"})
 class GlmOcr(nn.DraftingDecoder, Pages, text="model.language_model"):
     image_marker = "<|begin_of_image|><|image|><|end_of_image|>"
+    page_size = staticmethod(page_size)
     frame = {
         "<|begin_of_image|>": 59256,
         "<|image|>": 59280,
@@ -88,11 +85,6 @@ class GlmOcr(nn.DraftingDecoder, Pages, text="model.language_model"):
 
     def embedded(self, batch: Batch) -> Tensor:
         return batch.merge_embeddings(self.embed(batch.inputs))
-
-    def preprocess(self, image: Image) -> Pixels:
-        h: Any = self.config
-        page = resize(composite(image), page_size(image.size, h), h.resample)
-        return Pixels(normalize(page, h.image_mean, h.image_std)[None])
 
     def reference_pixels(self, inputs: Mapping[str, np.ndarray], data: Mapping[str, Any]) -> Pixels:
         """One page from its patches [n, 3 · 2 · patch²], squares of them one after another."""

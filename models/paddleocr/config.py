@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from ggmodel import kv, nn
@@ -65,11 +64,3 @@ class PaddleOCRConfig(nn.DecoderConfig, nn.ImageConfig):
     vit_quarter = property(lambda h: h.vit_width / 4)  # heads have four parts
     cell = property(lambda h: h.patch * h.merge)  # the side of a row's pixels
     merged_width = property(lambda h: h.vit_width * h.merge**2)
-
-    @property
-    def largest(self) -> int:
-        """The side in pixels of a square page with as many rows as the context, or a page, may
-        have."""
-        most = self.max_pixels // self.cell**2
-        rows = min(most, self.loaded_context) if self.loaded_context else most
-        return max(1, math.isqrt(rows)) * self.cell

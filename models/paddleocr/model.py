@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from ggmodel import Context, Tensor, gguf, nn, register
 from ggmodel.errors import ConfigError
-from ggmodel.image import composite, normalize, resize
 from ggmodel.kvcache import Causal
 from ggmodel.ml import RopeType
 from ggmodel.model import Batch, Pixels
@@ -17,11 +17,6 @@ from ggmodel.model import Batch, Pixels
 from .config import PaddleOCRConfig
 from .pages import Pages
 from .vision import Projector, Vision, page_size
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from PIL.Image import Image
 
 
 class Layer(nn.PreNormLayer):
@@ -31,6 +26,7 @@ class Layer(nn.PreNormLayer):
 @register("paddleocr", hf="PaddleOCRVLForConditionalGeneration")
 class PaddleOCR(nn.Decoder, Pages, text=("model", "model.language_model")):
     image_marker = "<|IMAGE_START|><|IMAGE_PLACEHOLDER|><|IMAGE_END|>"
+    page_size = staticmethod(page_size)
     frame = {
         "<|IMAGE_START|>": 101305,
         "<|IMAGE_PLACEHOLDER|>": 100295,
@@ -60,11 +56,6 @@ class PaddleOCR(nn.Decoder, Pages, text=("model", "model.language_model")):
 
     def embedded(self, batch: Batch) -> Tensor:
         return batch.merge_embeddings(self.embed(batch.inputs))
-
-    def preprocess(self, image: Image) -> Pixels:
-        h: Any = self.config
-        page = resize(composite(image), page_size(image.size, h), h.resample)
-        return Pixels(normalize(page, h.image_mean, h.image_std)[None])
 
     def reference_pixels(self, inputs: Mapping[str, np.ndarray], data: Mapping[str, Any]) -> Pixels:
         """One page from its patches [n, 3, patch, patch], row by row."""

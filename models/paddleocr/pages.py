@@ -2,29 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from ggmodel import Context, Input, Tensor, nn
 from ggmodel.errors import PromptError
+from ggmodel.image import composite, normalize, resize
 from ggmodel.model import Multimodal, MultimodalEmbedding, Pixels, VisionModel
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 
 class Pages(VisionModel):
     """A model that takes pages. A subclass has a tower of rows and columns, and in its config
-    `patch`, `merge`, `cell`, the side of a row's pixels, and `largest`, that of a page.
+    `patch`, `merge`, `cell`, the side of a row's pixels, `max_pixels` of a page, and how to make
+    them of a picture.
 
     Attributes:
+        page_size: the width and height of a picture → those of its page.
         frame: the tokens before, in the place of and behind a page's rows, with their usual ids.
     """
 
     position_components = 4
     image_data = {}
+    page_size: ClassVar[Callable[[tuple[int, int], Any], tuple[int, int]]]
     frame: ClassVar[Mapping[str, int]]
 
-    largest_image = property(lambda m: (m.config.largest, m.config.largest))
+    @property
+    def largest_image(self) -> tuple[int, int]:
+        """A square with as many rows as the context, or a page, may have."""
+        h: Any = self.config
+        most = h.max_pixels // h.cell**2
+        side = h.cell * max(1, math.isqrt(min(most, h.loaded_context or most)))
+        return side, side
+
+    def preprocess(self, image: Image) -> Pixels:
+        h: Any = self.config
+        page = resize(composite(image), type(self).page_size(image.size, h), h.resample)
+        return Pixels(normalize(page, h.image_mean, h.image_std)[None])
 
     def positions(self, inputs: Sequence[Input], before: np.ndarray) -> np.ndarray:
         return nn.grid_positions(inputs, before, lambda grid: grid)

@@ -109,8 +109,7 @@ class Vision(Module):
             positions = self.positions(ctx.constant(ids))
             x = x + positions * ctx.constant(weights, DType.F32)
         at = np.indices((rows, columns), np.int32).reshape(-1)
-        at = np.concatenate([at, np.zeros_like(at)])
-        places = ctx.constant(at)
+        places = ctx.constant(np.concatenate([at, np.zeros_like(at)]))
         for layer in self.layers:
             x = layer(x, places)
         return self.norm(x, h.vit_eps)
