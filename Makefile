@@ -36,6 +36,8 @@ RELEASE := .cache/release
 # These files mark a finished build of that version.
 NATIVE := $(PREFIX)/built-$(NEWEST)
 PEER   := .cache/peer/built-$(NEWEST)
+# Libraries of llama.cpp without its programs.
+MTMD   := .cache/llama.cpp/built-$(NEWEST)
 IK     := .cache/ik/built-$(NEWEST)
 # The ggml that a wheel brings, and the folder of the wheel.
 BUNDLE := .cache/ggml-wheel/built-$(NEWEST)
@@ -121,7 +123,7 @@ test: $(VENV)/developer $(NATIVE)  ## run all tests but those with targets of th
 	@$(BIN)/python -m pytest --rows $(or $(ROWS),10) $(addprefix --row ,$(ROW)) \
 	    --numprocesses $(or $(JOBS),3) --dist loadfile --no-loadscope-reorder
 
-test-peers: $(VENV)/peers $(PEER)  ## compare with other projects; downloads their published vectors, builds llama.cpp
+test-peers: $(VENV)/peers $(or $(wildcard $(PEER)),$(MTMD))  ## compare with other projects; downloads their published vectors, builds libraries of llama.cpp
 	@$(BIN)/python -m pytest tests/peers --ignore=tests/peers/test_llama_server.py
 
 test-llama-server: $(VENV)/peers  ## ask our server what llama.cpp's own tests ask llama-server; four minutes, half an hour where others compute
@@ -385,6 +387,10 @@ $(WHEEL)/environment/installed: $(WHEEL)/built
 $(PEER): | $(VENV)/builder
 	@echo "building llama.cpp's benchmarks into .cache/peer (six minutes on two cores)"
 	@$(BIN)/python tools/newest.py peer .cache/peer
+
+$(MTMD): | $(VENV)/builder
+	@echo "building llama.cpp's libraries into .cache/llama.cpp (three minutes on two cores)"
+	@$(BIN)/python tools/newest.py mtmd .cache/llama.cpp
 
 $(IK): | $(VENV)/builder
 	@echo "building ik_llama.cpp's benchmarks into .cache/ik (twenty minutes on two cores)"

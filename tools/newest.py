@@ -2,6 +2,7 @@
 
     python newest.py ggml FOLDER    headers and shared libraries, with RPC, for GGMODEL_GGML
     python newest.py peer FOLDER    llama.cpp's own programs, in FOLDER/bin, to compare with
+    python newest.py mtmd FOLDER    its libraries alone, libmtmd among them, in half the time
     python newest.py ik FOLDER      ik_llama.cpp's, of the source that IK_SOURCE names
 
 The source is downloaded once, beside FOLDER; GGMODEL_PEERS may name an unpacked package instead.
@@ -44,6 +45,11 @@ def build_peer(folder: Path) -> None:
     builder.build_programs(folder, _PROGRAMS, root=source(folder.parent / "source"))
 
 
+def build_mtmd(folder: Path) -> None:
+    """Build llama.cpp's libraries that programs for tests are linked to, in `folder`."""
+    builder.build_programs(folder, ("mtmd",), root=source(folder.parent / "source"))
+
+
 def build_ik(folder: Path) -> None:
     """Build the benchmarks of ik_llama.cpp, a second peer that no package carries, in `folder`."""
     root = os.environ.get("IK_SOURCE")
@@ -53,7 +59,7 @@ def build_ik(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    builders = {"ggml": build_ggml, "peer": build_peer, "ik": build_ik}
+    builders = {"ggml": build_ggml, "peer": build_peer, "mtmd": build_mtmd, "ik": build_ik}
     if len(sys.argv) != 3 or sys.argv[1] not in builders:
         sys.exit(__doc__)
     try:

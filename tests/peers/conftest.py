@@ -7,6 +7,7 @@ import pytest
 from tools import newest
 
 from tests.peers.mtmd import Mtmd
+from tests.peers.programs import Answers
 from tests.peers.towers import Files, Tower
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,10 +21,18 @@ def llama_cpp_dir() -> Path:
 
 @pytest.fixture(scope="session")
 def llama_cpp_libraries() -> Path:
-    """The shared libraries of llama.cpp that `make peer` builds."""
-    folder = ROOT / ".cache" / "peer" / "bin"
-    assert (folder / "libmtmd.so").exists(), "run `make peer` first"
+    """The shared libraries of llama.cpp, as `make test-peers` or `make peer` builds them."""
+    builds = [ROOT / ".cache" / name / "bin" for name in ("peer", "llama.cpp")]
+    folder = next((one for one in builds if (one / "libmtmd.so").exists()), None)
+    assert folder is not None, "run `make test-peers`, which builds them"
     return folder
+
+
+@pytest.fixture(scope="session")
+def answers(
+    llama_cpp_dir: Path, llama_cpp_libraries: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Answers:
+    return Answers(llama_cpp_dir, llama_cpp_libraries, tmp_path_factory.mktemp("answers"))
 
 
 @pytest.fixture(scope="session")

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-SOURCE = Path(__file__).with_name("mtmd_rows.cpp")
+from tests.peers.programs import compiled
+
 MARKER = "<__media__>"
-_LIBRARIES = ("mtmd", "llama", "ggml", "ggml-base")
-_HEADERS = ("include", "ggml/include", "tools/mtmd")
 
 
 class Refused(Exception):
@@ -28,13 +27,7 @@ class Mtmd:
     """
 
     def __init__(self, source: Path, libraries: Path, folder: Path):
-        self._program, self._folder = folder / "mtmd_rows", folder
-        command = ["g++", "-std=c++17", "-DLLAMA_SHARED", "-DGGML_SHARED", SOURCE, "-o"]
-        command += [self._program, f"-L{libraries}", f"-Wl,-rpath,{libraries}"]
-        command += [f"-I{source / name}" for name in _HEADERS]
-        command += [f"-l{name}" for name in _LIBRARIES]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[-2000:]
+        self._program, self._folder = compiled("mtmd_rows", source, libraries, folder), folder
 
     def prepared(self, mmproj: Path, kind: str, items: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The rows float32 [rows, width] of each item.

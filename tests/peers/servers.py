@@ -48,7 +48,7 @@ def both(file: Path, embedding: bool = False) -> Iterator[Both]:
     """Both servers, with room for two sequences."""
     options = ("--parallel", "2", "--threads", "1", "--gpu-layers", "0", "--flash-attention", "off")
     with (
-        peer(file, embedding) as address,
+        peer(file, "embedding" if embedding else "text") as address,
         running(str(file), *options) as mine,
         httpx.Client(base_url=mine.url, timeout=60) as ours,
         # It closes a connection after a stream without saying so, and after five idle seconds.
@@ -61,10 +61,14 @@ def both(file: Path, embedding: bool = False) -> Iterator[Both]:
 
 
 @contextmanager
-def peer(file: Path, embedding: bool) -> Iterator[str]:
+def peer(file: Path, *options: str) -> Iterator[str]:
     """The address of llama.cpp's server. It has a process of its own, since a second ggml in one
-    process takes functions of the first."""
-    command = [sys.executable, PEER, str(file), str(int(embedding))]
+    process takes functions of the first.
+
+    Args:
+        options: of llama_cpp_process.py, its KIND first.
+    """
+    command = [sys.executable, PEER, str(file), *options]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None and process.stdout is not None
         lines = iter(process.stdout.readline, b"")

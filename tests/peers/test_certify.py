@@ -9,16 +9,14 @@ from benchmarks.certify_files import write_folder
 
 from ggmodel.convert import convert
 from ggmodel.workbench.certify.server import certify_server
-from tests.peers.built import needs_program, serving
+from tests.peers.servers import peer
 
 
-@needs_program
 @pytest.mark.parametrize("template", ["", "chatml"])
 def test_a_server(tmp_path: Path, template: str):
     folder = write_folder(tmp_path / "llama", "llama")
     convert(folder, tmp_path / "model.gguf", "q8_0")
-    options = ["--jinja", *(("--chat-template", template) if template else ())]
-    with serving(tmp_path / "model.gguf", *options) as address:
+    with peer(tmp_path / "model.gguf", "text", template) as address:
         certificate = certify_server(address, folder)
     assert set(certificate.checked) == {"tokenizer", "template", "behaviour"}
     assert [f.part for f in certificate.faults] == (["template"] if template else [])

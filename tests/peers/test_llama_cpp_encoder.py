@@ -1,10 +1,9 @@
 """T5 in llama.cpp, on the same file: the same answers. Its server leaves the encoder out, so that
-llama-completion is asked, where `make` has built it for benchmarks."""
+a program of its library is asked."""
 
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,10 +14,8 @@ from ggmodel.convert import convert
 from tests.convert.folders import write_model
 from tests.golden.files import load_golden
 from tests.golden.t5.cases import VOCABULARY
+from tests.peers.programs import Answers
 
-PROGRAM = Path(__file__).parents[2] / ".cache" / "peer" / "bin" / "llama-completion"
-FIXED = ["-n", "10", "--temp", "0", "-t", "1", "-no-cnv", "--no-warmup", "--no-display-prompt"]
-EXACT = ["-ctk", "f32", "-ctv", "f32", "-fa", "off"]
 GOLDEN = "t5/published"
 WORDS = [(f"▁w{i}", -1.0 - i / 100) for i in range(VOCABULARY - 4)]
 
@@ -43,16 +40,11 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "t5.gguf"
 
 
-@pytest.mark.skipif(not PROGRAM.is_file(), reason="llama-completion is not built")
 @pytest.mark.parametrize(
     "prompt", ["w3 w40 w7", "w1", " ".join(f"w{31 * i % 89}" for i in range(25))]
 )
-def test_answers(file: Path, prompt: str):
-    command = [PROGRAM, "-m", file, "-p", prompt, *FIXED, *EXACT]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    with ggmodel.load(file, kv_type="f32", threads=1) as model:
+def test_answers(answers: Answers, file: Path, prompt: str):
+    with ggmodel.load(file, kv_type="f32", flash_attention="off", threads=1) as model:
         answer = str(model.generate(prompt, max_tokens=10, temperature=0))
     assert len(set(answer.split())) > 1
-    # On a busy machine the program ends before its last tokens are printed.
-    theirs = done.stdout.replace("[end of text]", "").split()
-    assert theirs == answer.split()[: len(theirs)] and len(theirs) >= 4
+    assert answers.ask(file, prompt, 10).split() == answer.split()

@@ -1,5 +1,4 @@
-"""Rerankers in llama.cpp's server, where `make` has built it for benchmarks, on our files: the same
-scores."""
+"""Rerankers in llama.cpp's server, on our files: the same scores."""
 
 from __future__ import annotations
 
@@ -14,17 +13,16 @@ import ggmodel
 from ggmodel.convert import convert
 from tests.convert import sentences
 from tests.convert.sentences import PAIRS
-from tests.peers.built import needs_program, serving
+from tests.peers.servers import peer
 
 
-@needs_program
 @pytest.mark.parametrize("tied", [True, False])
 def test_the_probability_of_yes(tmp_path: Path, tied: bool):
     folder = sentences.qwen3(tmp_path / "Qwen3-Reranker-tiny", closing=False, tied=tied)
     convert(folder, tmp_path / "model.gguf", "f32")
     query, documents = PAIRS[0][0], [document for _, document in PAIRS]
     body = json.dumps({"query": query, "documents": documents}).encode()
-    with serving(tmp_path / "model.gguf", "--reranking") as address:
+    with peer(tmp_path / "model.gguf", "reranking") as address:
         answer = urllib.request.urlopen(urllib.request.Request(f"{address}/rerank", body))
         results = json.load(answer)["results"]
     theirs = {one["index"]: one["relevance_score"] for one in results}

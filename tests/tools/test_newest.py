@@ -101,6 +101,12 @@ def test_benchmarks_are_built_in_place(tmp_path: Path, notes: Callable[[], list[
     assert built.endswith(f" {programs}")
 
 
+def test_libraries_are_built_without_programs(tmp_path: Path, notes: Callable[[], list[str]]):
+    newest.build_mtmd(tmp_path / "llama.cpp")
+    assert (tmp_path / "llama.cpp" / STAMP).exists()
+    assert notes()[1].endswith(" mtmd")
+
+
 def test_benchmarks_that_failed_are_not_finished(
     tmp_path: Path, notes: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ):
