@@ -30,8 +30,10 @@ def openings(text: str, first: int = 1) -> Iterator[tuple[int, str]]:
     for line, paragraph in _paragraphs(text, first):
         for begin in BEGIN.finditer(paragraph):
             rest = paragraph[begin.end() :].lstrip("([\"*_`'")
+            if not OPENING.match(rest):
+                continue
             sentence = re.split(r"(?<=[.!?])[)\"*_`]*(?:\s|$)", rest, maxsplit=1)[0]
-            if OPENING.match(rest) and not sentence.rstrip(')"*_`').endswith("?"):
+            if not sentence.rstrip(')"*_`').endswith("?"):
                 yield line + paragraph.count("\n", 0, begin.end()), sentence
 
 
@@ -97,9 +99,11 @@ def _files() -> list[Path]:
 def test_no_sentence_opens_with_a_clause():
     files = _files()
     assert len(files) > 500
+    # Most files have none of these words anywhere, and need not be parsed.
+    suspect = [path for path in files if OPENING.search(path.read_text("utf-8"))]
     found = [
         f"{path.relative_to(ROOT)}:{line}: {sentence!r}"
-        for path in files
+        for path in suspect
         for first, text in prose(path)
         for line, sentence in openings(text, first)
     ]
