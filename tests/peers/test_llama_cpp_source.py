@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from functools import cache
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from ggmodel.convert.llama_cpp_tables import BY_DEPTH, FIXED, NEEDED, SURPLUS
 from ggmodel.model import config_class, find, find_hf, supported
 from ggmodel.model.config import key_fields
 from ggmodel.model.module import of_tower
-from tests.golden.files import HERE, cases, load_embeddings, load_golden
+from tests.golden.files import HERE, Embeddings, Golden, cases, load_embeddings, load_golden
 
 pytestmark = pytest.mark.timeout(1200)  # the first test downloads the source
 
@@ -261,22 +262,28 @@ def test_constants_of_yarn(source: Source):
 
 
 @cache
-def written(architecture: str) -> list[set[str]]:
-    """The names of the tensors of every golden model with a file of this architecture."""
-    found = []
+def stored() -> dict[str, list[Golden | Embeddings]]:
+    """The golden models by the architecture of their files."""
+    found = defaultdict[str, list[Golden | Embeddings]](list)
     for folder in HERE.glob("*/cases.py"):
         family = folder.parent.name
         each = [load_golden(family, case) for case in cases(family)]
-        each += [load_embeddings(family, case) for case in cases(family, "embeddings")]
-        for golden in each:
+        for golden in [*each, *(load_embeddings(family, c) for c in cases(family, "embeddings"))]:
             cls = find_hf(golden.config["architectures"])
-            if cls.stored_as(golden.config) != architecture:
-                continue
-            _, config = read_config(
-                find(architecture), normalize(golden.config) | {"tensors:": golden.weights()}
-            )
-            names = {e.name for e in plan(find(architecture), config, golden.tensors).entries}
-            found.append({n for n in names if not of_tower(n)})
+            found[cls.stored_as(golden.config)].append(golden)
+    return found
+
+
+@cache
+def written(architecture: str) -> list[set[str]]:
+    """The names of the tensors of every golden model with a file of this architecture."""
+    found = []
+    for golden in stored()[architecture]:
+        _, config = read_config(
+            find(architecture), normalize(golden.config) | {"tensors:": golden.weights()}
+        )
+        names = {e.name for e in plan(find(architecture), config, golden.tensors).entries}
+        found.append({n for n in names if not of_tower(n)})
     return found
 
 
