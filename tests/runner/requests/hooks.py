@@ -14,6 +14,43 @@ CASES = {
 }
 LAYER = 1  # whose parts are captured, and whose result is patched
 
+# Architecture → its golden, and modules of transformers; the first is patched.
+ENCODERS = {
+    "bert": (
+        "reranker",
+        "bert.encoder.layer.1",
+        "bert.embeddings.LayerNorm",
+        "bert.encoder.layer.1.attention",
+        "bert.encoder.layer.1.attention.self.value",
+        "bert.encoder.layer.2.output.dense",
+        "bert.pooler.dense",
+    ),
+    "modern_bert": (
+        "head",
+        "model.layers.1",
+        "model.layers.0",
+        "model.layers.2.attn",
+        "model.layers.2.mlp",
+        "head.norm",
+    ),
+}
+TOWERS = {
+    "lfm2vl": (
+        "experts",
+        "model.vision_tower.encoder.layers.0",
+        "model.vision_tower.encoder.layers.1",
+        "model.vision_tower.encoder.layers.1.self_attn.v_proj",
+        "model.multi_modal_projector.linear_1",
+    ),
+    "whisper": (
+        "published",
+        "model.encoder.layers.0",
+        "model.encoder.layers.1",
+        "model.encoder.layers.1.self_attn",
+        "model.encoder.layer_norm",
+    ),
+}
+
 
 def direction(width: int) -> np.ndarray:
     """Numbers float32 [width] that are added to a layer's result."""

@@ -1,5 +1,5 @@
-"""Make what transformers' hooks give for tiny models: results of modules, and logits of patched
-models.
+"""Make what transformers' hooks give for tiny models: results of modules, and logits, scores and
+rows of patched models.
 
     python -m tests.runner.requests.make_hooks [NAME]
 
@@ -7,18 +7,17 @@ Run it from the root of the repository, in an environment with what `ggmodel gol
 and ggmodel. Weights come from the names of tensors, as those of the goldens do.
 """
 
+import importlib
 import sys
-import tempfile
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-import transformers
 
-from tests.golden import files
-from tests.golden.files import load_golden
-from tests.runner.requests.hooks import CASES, HERE, LAYER, direction
+from ggmodel.workbench.golden.reference import loaded
+from tests.golden.files import load_embeddings, load_golden
+from tests.runner.requests.hooks import CASES, ENCODERS, HERE, LAYER, TOWERS, direction
 
 
 def layers_of(net: Any) -> Any:
@@ -30,47 +29,97 @@ def first(result: Any) -> Any:
     return result[0] if isinstance(result, tuple) else result
 
 
-def make(arch: str, case: str) -> None:
-    golden = load_golden(arch, case)
-    ids = torch.from_numpy(np.array(golden.prompt[:12])).long().reshape(1, -1)
-    arrays: dict[str, np.ndarray] = {"ids": ids.numpy()[0].astype(np.int32)}
-    with tempfile.TemporaryDirectory() as folder:
-        files.checkpoint(Path(folder), golden.config, golden.weights())
-        net = transformers.AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, attn_implementation="eager"
-        ).eval()
-    layers = layers_of(net)
+def captured(modules: dict[str, Any], run: Callable[[], Any]) -> dict[str, np.ndarray]:
+    """The rows of modules, by name, and the "result"."""
+    arrays: dict[str, np.ndarray] = {}
 
     def keep(name: str) -> Any:
         def hook(module: Any, given: Any, result: Any) -> None:
             rows = first(result).detach().numpy()
-            arrays[name] = rows.reshape(ids.shape[1], -1).astype(np.float32)
+            arrays[name] = rows.reshape(-1, rows.shape[-1]).astype(np.float32)
 
         return hook
 
-    handles = []
-    for i, layer in enumerate(layers):
-        handles.append(layer.register_forward_hook(keep(f"layers.{i}")))
-    mixer = getattr(layers[LAYER], "self_attn", None) or layers[LAYER].linear_attn
-    handles.append(mixer.register_forward_hook(keep(f"layers.{LAYER}.mixer")))
-    handles.append(layers[LAYER].mlp.register_forward_hook(keep(f"layers.{LAYER}.ffn")))
+    handles = [m.register_forward_hook(keep(name)) for name, m in modules.items()]
     with torch.no_grad():
-        arrays["logits"] = net(ids, use_cache=False).logits[0].numpy()
+        arrays["result"] = run().numpy()
     for handle in handles:
         handle.remove()
+    return arrays
+
+
+def patched(module: Any, run: Callable[[], Any]) -> np.ndarray:
+    """The result, with a direction added to what a module gives."""
 
     def add(module: Any, given: Any, result: Any) -> Any:
         moved = first(result) + torch.from_numpy(direction(first(result).shape[-1]))
         return (moved, *result[1:]) if isinstance(result, tuple) else moved
 
-    layers[LAYER].register_forward_hook(add)
+    handle = module.register_forward_hook(add)
     with torch.no_grad():
-        arrays["patched"] = net(ids, use_cache=False).logits[0].numpy()
-    path = HERE / f"{arch}.npz"
-    np.savez_compressed(path, **arrays)
+        rows = run().numpy()
+    handle.remove()
+    return rows
+
+
+def of_text(arch: str, case: str) -> dict[str, np.ndarray]:
+    golden = load_golden(arch, case)
+    ids = torch.from_numpy(np.array(golden.prompt[:12])).long().reshape(1, -1)
+    net = loaded(golden.config, golden.weights())
+
+    def run() -> Any:
+        return net(ids, use_cache=False).logits[0]
+
+    layers = layers_of(net)
+    modules = {f"layers.{i}": layer for i, layer in enumerate(layers)}
+    mixer = getattr(layers[LAYER], "self_attn", None) or layers[LAYER].linear_attn
+    modules |= {f"layers.{LAYER}.mixer": mixer, f"layers.{LAYER}.ffn": layers[LAYER].mlp}
+    arrays = captured(modules, run)
+    arrays["logits"] = arrays.pop("result")
+    arrays["ids"] = ids.numpy()[0].astype(np.int32)
+    return {**arrays, "patched": patched(layers[LAYER], run)}
+
+
+def of_encoder(arch: str, case: str, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Rows for the first text of a golden of embeddings, and the scores of its head."""
+    golden = load_embeddings(arch, case)
+    net, ids = loaded(golden.config, golden.weights()), [int(i) for i in golden.texts[0]]
+
+    def run() -> Any:
+        return net(torch.tensor([ids])).logits
+
+    arrays = captured({name: net.get_submodule(name) for name in names}, run)
+    return {**arrays, "patched": patched(net.get_submodule(names[0]), run)}
+
+
+def of_tower(arch: str, case: str, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Rows for the first item of a golden, and its rows in the text."""
+    golden = load_golden(arch, case)
+    module: Any = importlib.import_module(f"tests.golden.{arch}.cases")
+    net, item = loaded(golden.config, golden.weights()), next(iter(golden.pictures.values()))
+    ids = module.image_tokens(golden.config, item)
+    more = module.model_inputs(golden.config, ids, [item])
+    inputs = {name: torch.from_numpy(np.array(value)) for name, value in more.items()}
+
+    def run() -> Any:
+        return module.image_rows(net, {"input_ids": torch.tensor([ids]), **inputs})
+
+    arrays = captured({name: net.get_submodule(name) for name in names}, run)
+    return {**arrays, "patched": patched(net.get_submodule(names[0]), run)}
+
+
+def make(name: str) -> None:
+    if name in CASES:
+        arrays = of_text(name, CASES[name])
+    elif name in ENCODERS:
+        arrays = of_encoder(name, ENCODERS[name][0], ENCODERS[name][1:])
+    else:
+        arrays = of_tower(name, TOWERS[name][0], TOWERS[name][1:])
+    path = HERE / f"{name}.npz"
+    np.savez_compressed(path, **arrays)  # type: ignore[arg-type]
     print(f"{path.name}: {', '.join(arrays)}, {path.stat().st_size} bytes")
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:] or CASES:
-        make(name, CASES[name])
+    for name in sys.argv[1:] or [*CASES, *ENCODERS, *TOWERS]:
+        make(name)

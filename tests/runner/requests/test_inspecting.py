@@ -16,10 +16,11 @@ from ggmodel.errors import ComputeError, ConfigError, Unsupported
 from ggmodel.runner import LoadedModel
 from ggmodel.workbench.golden import source_of
 from tests.golden.files import load_embeddings, load_golden
-from tests.runner.requests.hooks import CASES, HERE, LAYER, direction
+from tests.runner.requests.hooks import CASES, ENCODERS, HERE, LAYER, TOWERS, direction
 
 STORIES = Path(__file__).parents[3] / "examples" / "assets" / "stories.gguf"
 SHAPES = STORIES.with_name("shapes.gguf")
+SCENE = str(SHAPES.with_name("scene.png"))
 PROMPT = "Once upon a time, there was a little fox."
 
 
@@ -118,6 +119,79 @@ def test_a_patch_looks_across_the_rows_of_one_text(stories: LoadedModel, in_a_gr
     for rows in (together, captured, [each[-1] for each in states]):
         assert nmse(np.array([*rows]), np.array(alone)) < 1e-9
     assert nmse(together, plain) > 1e-3
+
+
+def patches_of(added: np.ndarray) -> tuple[Any, ...]:
+    """Each kind of patch that adds numbers."""
+    return added, lambda x: x + added, in_graph(lambda x, d: x + d, added)
+
+
+@pytest.mark.parametrize("backend", ["ggml", "reference"])
+@pytest.mark.parametrize("arch", ENCODERS)
+def test_encoders_of_texts_equal_hooks_in_transformers(arch: str, backend: str):
+    """Up to the head behind the pooled rows, by the names that the modules have there."""
+    case, patched, *names = ENCODERS[arch]
+    golden = load_embeddings(arch, case)
+    with np.load(HERE / f"{arch}.npz") as file:
+        hooks = dict(file)
+    ids, other = [int(i) for i in golden.texts[0]], [int(i) for i in golden.texts[1]]
+    options: Any = {"kv_type": "f32", "flash_attention": "off", "backend": backend}
+    with ggmodel.load(source_of(golden), **options) as model:
+        plain = model.embed([other, ids], pooling="rank")
+        for name in (patched, *names):
+            with model.capture(name) as seen:
+                scores = model.embed([other, ids], pooling="rank")
+            np.testing.assert_array_equal(scores, plain)
+            (rows,) = seen.values()  # of the latest text
+            assert nmse(rows, hooks[name]) < 1e-9, name
+        assert nmse(plain[1:], hooks["result"]) < 1e-9
+        for patch in patches_of(direction(hooks[patched].shape[1])):
+            with model.patch({patched: patch}):
+                assert nmse(model.embed([ids], pooling="rank"), hooks["patched"]) < 1e-9
+
+
+def test_heads_behind_pooled_rows():
+    """A row for each text."""
+    golden = load_embeddings("bert", "reranker")
+    with ggmodel.load(source_of(golden), kv_type="f32", flash_attention="off") as model:
+        texts = [[int(i) for i in text] for text in golden.texts]
+        with model.capture("classifier.*", "layers.2") as seen:
+            scores = model.embed(texts, pooling="rank")
+        dense, out = (np.concatenate([r[n] for r in seen.requests]) for n in seen if "." in n[7:])
+        np.testing.assert_array_equal(out, scores)
+        assert dense.shape == (len(texts), 64)
+        with model.patch({"classifier.out": lambda rows: 0 * rows + len(rows)}):
+            np.testing.assert_array_equal(model.embed(texts, pooling="rank"), 0 * scores + 1)
+            with pytest.raises(ConfigError, match="stands behind pooled rows"):
+                model.embed(texts, pooling="mean")
+
+
+@pytest.mark.parametrize("backend", ["ggml", "reference"])
+@pytest.mark.parametrize("arch", TOWERS)
+def test_towers_equal_hooks_in_transformers(arch: str, backend: str):
+    case, patched, *names = TOWERS[arch]
+    golden = load_golden(arch, case)
+    with np.load(HERE / f"{arch}.npz") as file:
+        hooks = dict(file)
+    item = next(iter(golden.pictures.values()))
+    options: Any = {"kv_type": "f32", "flash_attention": "off", "context_length": 64}
+    with ggmodel.load(source_of(golden), backend=backend, **options) as model:
+
+        def encoded() -> np.ndarray:
+            parts = model.encode_media(item.kind, item.pixels, **item.data)
+            return np.concatenate([part.rows for part in parts])
+
+        plain = encoded()
+        for name in (patched, *names):
+            with model.capture(name) as seen:
+                np.testing.assert_array_equal(encoded(), plain)
+            (rows,) = seen.values()
+            assert nmse(rows, hooks[name]) < 1e-9, name
+        assert nmse(plain, hooks["result"]) < 1e-9
+        for patch in patches_of(direction(hooks[patched].shape[1])):
+            with model.patch({patched: patch}):
+                assert nmse(encoded(), hooks["patched"]) < 1e-9
+        np.testing.assert_array_equal(encoded(), plain)
 
 
 def test_an_encoder_of_texts_is_patched_and_its_patch_may_raise():
@@ -296,26 +370,90 @@ def test_steering_is_of_a_request_or_of_the_model(stories: LoadedModel, tmp_path
 
 def test_modules_that_cannot_be_seen(stories: LoadedModel):
     with ggmodel.load(SHAPES) as model:
-        name = next(n for n in model.modules if n.startswith("vision."))
-        with pytest.raises(ConfigError, match="belongs to an encoder"):
-            model.generate("What is it?", max_tokens=1, capture=name)
+        with pytest.raises(ConfigError, match="belongs to an encoder that encodes nothing"):
+            model.generate("What is it?", max_tokens=1, capture="vision.layers.0")
+        before = model.embeddings(SCENE)
+        with pytest.raises(ConfigError, match="belongs to an encoder that encodes nothing"):
+            model.generate([before, "What is it?"], max_tokens=1, capture="vision.layers.0")
+        with pytest.raises(ConfigError, match=r"the nearest names are vision\.layers\."):
+            model.generate([before, "What is it?"], max_tokens=1, capture="vision.layer.0")
     with pytest.raises(Unsupported, match="context_shift"):
         stories.generate(PROMPT, max_tokens=1, capture="layers.1", context_shift=True)
 
 
 def test_pictures_and_chats_are_captured_and_patched():
-    scene, options = SHAPES.with_name("scene.png"), {"max_tokens": 6, "temperature": 0}
-    messages = [{"role": "user", "content": "what is in the picture?", "images": [str(scene)]}]
+    options: Any = {"max_tokens": 6, "temperature": 0}
+    messages: Any = [{"role": "user", "content": "what is in the picture?", "images": [SCENE]}]
     with ggmodel.load(SHAPES) as model:
-        answer: Any = model.chat(messages, capture="layers.*", **options)  # type: ignore[arg-type]
+        answer: Any = model.chat(messages, capture="layers.*", **options)
         rows = answer.usage.prompt_tokens + len(answer.tokens) - 1
         assert {len(values) for values in answer.captured.values()} == {rows}
         with model.patch({"layers.0": lambda rows: 0 * rows}):
-            assert model.chat(messages, **options) != answer  # type: ignore[arg-type]
+            assert model.chat(messages, **options) != answer
         with model.stream("a", capture="layers.1", max_tokens=3) as stream:
             pieces = list(stream)
         captured = stream.completion(pieces).captured
         assert captured is not None and len(captured["layers.1"]) == stream.usage.prompt_tokens + 2
+
+
+def test_towers_are_captured_and_patched_by_request():
+    """Beside others that have the same picture."""
+    names, options = ("vision.layers.*", "layers.1"), {"max_tokens": 6, "temperature": 0}
+    prompt: Any = [Path(SCENE), "what is in the picture?"]
+    with ggmodel.load(SHAPES, parallel=3, deterministic=True) as model:
+        plain = model.generate(prompt, **options)  # type: ignore[arg-type]
+        with model.capture(*names) as seen:
+            model.encode_image(SCENE)
+        alone = dict(seen)
+        width = alone["vision.layers.0"].shape[1]
+        requests = [model.request(prompt, capture=names, **options)]  # type: ignore[arg-type]
+        with model.patch({"vision.layers.0": 5 * direction(width)}), model.capture(*names) as seen:
+            requests.append(model.request(prompt, **options))  # type: ignore[arg-type]
+            both: Any = [Path(SCENE), *prompt]
+            twice = model.generate(both, **options)  # type: ignore[arg-type]
+        requests.append(model.request(prompt, **options))  # type: ignore[arg-type]
+        for one in requests:
+            one.start()
+        captured, patched, other = [wait(one) for one in requests]
+        assert captured.proof.sums == other.proof.sums == plain.proof.sums  # type: ignore[union-attr]
+        assert patched.proof.sums != plain.proof.sums  # type: ignore[union-attr]
+        assert len(captured.captured["layers.1"]) == plain.usage.prompt_tokens + 5
+        for name, rows in alone.items():
+            np.testing.assert_array_equal(captured.captured[name], rows)
+            assert nmse(patched.captured[name], rows) > 1e-3
+            np.testing.assert_array_equal(seen.requests[0][name], patched.captured[name])
+            again = np.concatenate([patched.captured[name]] * 2)
+            np.testing.assert_array_equal(twice.captured[name], again)  # type: ignore[index]
+
+
+def test_a_patch_of_a_tower_that_raises_ends_its_own_request():
+    def fails(rows: np.ndarray) -> np.ndarray:
+        raise ValueError("no such direction")
+
+    prompt: Any = [Path(SCENE), "what is in the picture?"]
+    with ggmodel.load(SHAPES, parallel=2) as model:
+        with model.patch({"vision.layers.1": fails}):
+            bad = model.request(prompt, max_tokens=4)
+        good = model.request(prompt, max_tokens=4)
+        for one in (bad, good):
+            one.start()
+        assert wait(good).tokens
+        with pytest.raises(ComputeError, match=r"patch of vision\.layers\.1 raised ValueError"):
+            wait(bad)
+
+
+def test_an_encoder_of_the_prompts_text_is_seen_beside_the_decoder():
+    """T5's, whose halves share the embedding of tokens: the decoder's call is the second one."""
+    options: Any = {"max_tokens": 3, "temperature": 0}
+    names = ("encoder.layers.0", "decoder.layers.1", "embed")
+    with ggmodel.load(source_of(load_golden("t5", "gated")), context_length=64) as model:
+        done = model.generate([5, 6, 7, 8, 9], capture=names, **options)
+        assert done.captured is not None
+        sizes = {name: len(rows) for name, rows in done.captured.items()}
+        assert sizes == {"embed": 5, "encoder.layers.0": 5, "embed#2": 3, "decoder.layers.1": 3}
+        with model.patch({"encoder.layers.0": lambda rows: np.roll(rows, 1, axis=1)}):
+            logits = model.logits([5, 6, 7, 8, 9])
+        assert nmse(logits, model.logits([5, 6, 7, 8, 9])) > 1e-6
 
 
 def test_nothing_is_recorded_for_requests_that_ask_for_nothing(stories: LoadedModel):

@@ -21,7 +21,7 @@ from ...model import Batch, Multimodal, Prepared, Step
 from ...resources import closed_on_error
 from .adapters import Changes
 from .inputs import Histories
-from .probes import Tap
+from .probes import ItemTap, Tap
 
 if TYPE_CHECKING:
     from ...kvcache import Cache
@@ -309,10 +309,15 @@ class Layout:
 
 @dataclass(frozen=True, eq=False)
 class Recorded:
-    """The recorded graph of an encoder, and its results."""
+    """The recorded graph of an encoder, and its results.
+
+    Attributes:
+        tap: acts for the request that the item is of; None where others may have it, too.
+    """
 
     ctx: Context
     made: Sequence[Multimodal]
+    tap: ItemTap | None = None
 
     @property
     def tensors(self) -> list[list[Tensor]]:
@@ -359,6 +364,7 @@ class Encoders:
         """Computes an item, in the engine's thread.
 
         Args:
+            key: of the shape; b"" for a graph that is run once.
             record: gives its recorded graph, if there is none that is compiled.
 
         Returns:
@@ -372,15 +378,19 @@ class Encoders:
             self.recorded += 1
             recorded = record()
             with closed_on_error(recorded.ctx):
-                tensors = recorded.tensors
-                entry = _Compiled(recorded.ctx, chain(*tensors), tensors)
+                tensors, tap = recorded.tensors, recorded.tap
+                probed = () if tap is None else tap.finish()
+                entry = _Compiled(recorded.ctx, chain(*tensors, probed), tensors, tap=tap)
         else:
             self.replayed += 1
         kept = False
         try:
-            entry.executable.run(prepared)
+            if entry.tap is None:
+                entry.executable.run(prepared)
+            else:
+                entry.tap.run(entry.executable, prepared)
             arrays = [[_rows(entry.executable, t) for t in tensors] for tensors in entry.result]
-            kept = entry.replayable
+            kept = entry.replayable and bool(key)
             return arrays
         finally:
             if kept:

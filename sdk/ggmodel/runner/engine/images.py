@@ -4,12 +4,13 @@ batches."""
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from ...model import Input, Modality, Model, Multimodal, MultimodalEmbedding, Pr
 from ...model.multimodal import IMAGE_BATCH
 from ...model.source_code import author_code, file_of, line_of
 from .graphs import Encoders, Layout, Recorded, content_key, shape_key
+from .probes import ItemTap, Probe
 
 _KEPT = 256 << 20  # bytes of encoded items that are kept without a prompt that has them
 
@@ -37,6 +39,9 @@ class Encoded:
     known, and computed when a row of its embeddings is first needed. An item whose parts are
     encoded apart has the graphs of parts of different shapes or data, each run for all alike.
 
+    Args:
+        probe: of the request that it is of; its graphs are run once.
+
     Attributes:
         prepared: the item, until it has been computed.
         embeddings: one for each `Multimodal` that the encoder made.
@@ -44,8 +49,15 @@ class Encoded:
             those of others serve.
     """
 
-    def __init__(self, store: MultimodalStore, kind: str, prepared: Prepared, digest: bytes):
-        self._store, self._kind = store, kind
+    def __init__(
+        self,
+        store: MultimodalStore,
+        kind: str,
+        prepared: Prepared,
+        digest: bytes,
+        probe: Probe | None = None,
+    ):
+        self._store, self._kind, self._probe = store, kind, probe
         self.prepared: Prepared | None = prepared
         pieces = store.modality(kind).pieces(prepared)
         self._pieces = [(shape_key(kind, piece), piece) for piece in pieces]
@@ -54,7 +66,8 @@ class Encoded:
         known: dict[bytes, Sequence[Layout]] = {}
         for key, piece in self._pieces:
             if key not in known:
-                known[key] = self._layouts(key, piece, anew=digest == _LARGEST)
+                anew = digest == _LARGEST or probe is not None
+                known[key] = self._layouts(key, piece, anew)
         self._arrays: list[list[np.ndarray]] = []
         layouts = [layout for key, _ in self._pieces for layout in known[key]]
         self.embeddings = [self._embedding(i, x, digest) for i, x in enumerate(layouts)]
@@ -74,8 +87,9 @@ class Encoded:
 
     def _record(self, prepared: Prepared) -> Recorded:
         ctx = self._store.backend.new_context().set_batch_size(IMAGE_BATCH)
+        tap = ctx.graph.tap = None if self._probe is None else ItemTap(ctx, self._probe)
         with ctx.trace():
-            recorded = Recorded(ctx, record(self._store.model, self._kind, ctx, prepared))
+            recorded = Recorded(ctx, record(self._store.model, self._kind, ctx, prepared), tap)
         ctx.forward(*(t for tensors in recorded.tensors for t in tensors))
         return recorded
 
@@ -113,7 +127,15 @@ class Encoded:
         def recorded() -> Recorded:
             return self._recorded.pop(key, None) or self._record(piece)
 
-        return self._store.encoders.run(key, piece, recorded)
+        return self._store.encoders.run(key if self._probe is None else b"", piece, recorded)
+
+    @property
+    def calls(self) -> dict[str, int]:
+        """How often the probe's modules are called."""
+        calls: dict[str, int] = {}
+        for one in self._recorded.values():
+            calls |= {} if one.tap is None else one.tap.calls
+        return calls
 
     def close(self) -> None:
         """Frees the item and its graph; idempotent."""
@@ -210,6 +232,8 @@ class MultimodalStore:
         self._items: WeakValueDictionary[bytes, Encoded] = WeakValueDictionary()
         self._making: WeakValueDictionary[bytes, threading.Lock] = WeakValueDictionary()
         self._kept: OrderedDict[bytes, Encoded] = OrderedDict()
+        self._modules: dict[str, frozenset[int]] = {}
+        self._calls: WeakKeyDictionary[MultimodalEmbedding, dict[str, int]] = WeakKeyDictionary()
 
     def modality(self, kind: str) -> Modality:
         """How the model takes items of a kind.
@@ -223,7 +247,11 @@ class MultimodalStore:
         return modalities[kind]
 
     def encode_media(
-        self, kind: str, item: Any, data: Mapping[str, Any] | None = None
+        self,
+        kind: str,
+        item: Any,
+        data: Mapping[str, Any] | None = None,
+        probe: Probe | None = None,
     ) -> list[MultimodalEmbedding]:
         """The embeddings of an item, not computed yet; the same ones for the same content.
 
@@ -232,6 +260,8 @@ class MultimodalStore:
             item: an argument of the modality's `open`, or prepared already: `Prepared`, or an array
                 of floats.
             data: the data that belongs to such an array.
+            probe: of the request that the item is of; where it looks at modules of the encoder,
+                the embeddings are this request's alone.
 
         Raises:
             Unsupported: this model takes no such items.
@@ -242,6 +272,10 @@ class MultimodalStore:
         modality = self.modality(kind)
         prepared = _ready(modality, kind, item, data or {})
         opened = modality.open(item) if prepared is None else prepared
+        if probe is not None:
+            prepared = prepared or self._prepared(modality, opened)
+            if not probe.modules.keys().isdisjoint(self._called(kind, prepared)):
+                return self._probed(kind, prepared, probe)
         digest = content_key(kind, opened)
         with self._lock:
             making = self._making.setdefault(digest, threading.Lock())
@@ -255,6 +289,27 @@ class MultimodalStore:
                 self._items[digest] = encoded
                 self._keep(digest, encoded)
         return encoded.embeddings
+
+    def _called(self, kind: str, prepared: Prepared) -> frozenset[int]:
+        """Ids of the modules that the encoder of a kind calls."""
+        if kind not in self._modules:
+            piece, *_ = self.modality(kind).pieces(prepared)
+            with self.backend.new_context().set_batch_size(IMAGE_BATCH) as ctx:
+                ctx.graph.calls = []
+                with ctx.trace():
+                    record(self.model, kind, ctx, piece)
+                called = (getattr(call, "__self__", None) for call, *_ in ctx.graph.calls)
+                self._modules[kind] = frozenset(map(id, called))
+        return self._modules[kind]
+
+    def _probed(self, kind: str, prepared: Prepared, probe: Probe) -> list[MultimodalEmbedding]:
+        encoded = Encoded(self, kind, prepared, os.urandom(32), probe)
+        self._calls |= dict.fromkeys(encoded.embeddings, encoded.calls)
+        return encoded.embeddings
+
+    def calls(self, embeddings: Sequence[MultimodalEmbedding]) -> dict[str, int]:
+        """How often modules that a probe looks at are called for these; see `Probe.elsewhere`."""
+        return {name: n for one in embeddings for name, n in self._calls.get(one, {}).items()}
 
     def _keep(self, digest: bytes, encoded: Encoded) -> None:
         """Keeps an item without a prompt that has it, as long as there is room."""

@@ -17,11 +17,11 @@ import numpy as np
 
 from ...errors import ComputeError, ConfigError, Error, TensorError
 from ...ml import Context, DType, Tensor
+from ...model import Step
 
 if TYPE_CHECKING:
     from ...ml.executable import Executable
     from ...ml.node import Node
-    from ...model import Step
 
 
 class InGraph:
@@ -50,7 +50,8 @@ tensors, or numbers float32 [width] that are added to each row."""
 
 class Captured(Mapping[str, np.ndarray]):
     """The results of modules for one request: name → float32 [tokens, width], by position. A module
-    that is computed for the tokens with logits alone, such as the head, has rows for these.
+    that is computed for the tokens with logits alone, such as the head, has rows for these; one of
+    an encoder has those of all items of the prompt, one behind another.
 
     Attributes:
         most: bytes that they may take.
@@ -62,6 +63,13 @@ class Captured(Mapping[str, np.ndarray]):
         self._rows: dict[str, np.ndarray] = {}
         self._places: dict[str, np.ndarray] = {}
         self._length: int | None = None
+        self._of_items: set[str] = set()  # names whose rows have no positions
+
+    def append(self, name: str, values: np.ndarray) -> None:
+        """Keeps rows of an item, float32 [n, width], behind those of the items before it."""
+        self._of_items.add(name)
+        kept = int(self._places[name].sum()) if name in self._places else 0
+        self.put(name, values, np.arange(kept, kept + len(values)))
 
     def put(self, name: str, values: np.ndarray, positions: np.ndarray) -> None:
         """Keeps rows, float32 [n, width], of positions int32 [n]; later ones of the same positions
@@ -87,7 +95,8 @@ class Captured(Mapping[str, np.ndarray]):
         self._length = length
 
     def __getitem__(self, name: str) -> np.ndarray:
-        return self._rows[name][: self._length][self._places[name][: self._length]]
+        length = None if name in self._of_items else self._length
+        return self._rows[name][:length][self._places[name][:length]]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._rows)
@@ -106,6 +115,8 @@ class Probe:
 
     Attributes:
         captured: the results; empty where nothing is captured.
+        elsewhere: name → how often it is called outside of the steps: by encoders of the prompt's
+            items, or behind pooled rows.
     """
 
     def __init__(
@@ -115,7 +126,7 @@ class Probe:
         patches: Mapping[str, tuple[Patch, ...]] | None = None,
     ):
         self.modules, self.captures, self.patches = modules, captures, patches or {}
-        self.captured = Captured()
+        self.captured, self.elsewhere = Captured(), dict[str, int]()
 
     @cached_property
     def key(self) -> Hashable:
@@ -125,7 +136,8 @@ class Probe:
             name: tuple(one if isinstance(one, InGraph) else type(one) is np.ndarray for one in all)
             for name, all in self.patches.items()
         }
-        return self.captures, tuple(sorted(kinds.items(), key=lambda item: item[0]))
+        kinds_of = tuple(sorted(kinds.items(), key=lambda item: item[0]))
+        return self.captures, kinds_of, frozenset(self.elsewhere)
 
     @cached_property
     def variant(self) -> Hashable:
@@ -147,9 +159,9 @@ class Probe:
         patches = (patch for each in self.patches.values() for patch in each)
         return not self.captures and all(isinstance(patch, np.ndarray) for patch in patches)
 
-    def touches(self, field: str) -> bool:
-        """Whether it looks at that field of the model, or into it."""
-        return any(f"{name}.".startswith(f"{field}.") for name in self.modules.values())
+    def within(self, field: str) -> list[str]:
+        """The names of that field of the model, and of modules in it."""
+        return [one for one in self.modules.values() if f"{one}.".startswith(f"{field}.")]
 
     def numbers(self, name: str, index: int) -> np.ndarray:
         """The numbers of a patch that is an array."""
@@ -203,11 +215,18 @@ class Probed:
 
 @dataclass(frozen=True, eq=False)
 class _Result:
-    """A module's result in a graph: of all inputs of a step, or of its outputs alone."""
+    """A module's result in a graph: of all inputs of a step, or of its outputs alone; of its
+    first call, or a later one."""
 
     name: str
     node: Tensor
     outputs: bool
+    call: int = 1
+
+    def label(self, before: int = 0) -> str:
+        """Its name among what is captured, after so many calls elsewhere."""
+        call = self.call + before
+        return self.name if call == 1 else f"{self.name}#{call}"
 
 
 class Tap:
@@ -215,15 +234,19 @@ class Tap:
 
     Args:
         step: which the graph is recorded for.
+        partial: the graph is of a part of the model, and does not call all modules.
+
+    Attributes:
+        calls: how often each module that is captured or patched was called.
     """
 
-    def __init__(self, ctx: Context, step: Step):
-        self._ctx, self._step = ctx, step
+    def __init__(self, ctx: Context, step: Step, partial: bool = False):
+        self._ctx, self._step, self._partial = ctx, step, partial
         self._sizes = len(step.tokens), len(step.outputs)
         self._modules: dict[int, str] = {}
         for one in step.probes:
             self._modules |= one.probe.modules
-        self._names: dict[str, int] = {}  # how often each was called
+        self.calls: dict[str, int] = {}
         self._captured: list[_Result] = []
         self._edits: list[tuple[_Result, int, int]] = []  # result, place of the probe, patch
 
@@ -234,7 +257,7 @@ class Tap:
         x = result[0] if several else result
         if name is None or not isinstance(x, Tensor):
             return result
-        self._names[name] = times = self._names.get(name, 0) + 1
+        self.calls[name] = call_number = self.calls.get(name, 0) + 1
         outputs = self._counts_outputs(name, x)
         if outputs is None:
             return result
@@ -244,8 +267,7 @@ class Tap:
         if any(name in one.probe.captures for one in self._step.probes):
             kept = x if x.op is not None else x.duplicate()
             kept = kept.cast(DType.F32).contiguous()
-            label = name if times == 1 else f"{name}#{times}"
-            self._captured.append(_Result(label, kept, outputs))
+            self._captured.append(_Result(name, kept, outputs, call_number))
         return type(result)((x, *result[1:])) if several else x
 
     def _counts_outputs(self, name: str, x: Tensor) -> bool | None:
@@ -290,10 +312,7 @@ class Tap:
                 raise ConfigError(
                     f"{name} has rows of {x.dim(0)} numbers; {len(patch)} were given to add"
                 )
-            added = self._ctx.feed(
-                lambda step: step.probes[place].probe.numbers(name, index), DType.F32, x.dim(0)
-            )
-            return x + added
+            return x + self._added(x.dim(0), name, place, index)
         assert isinstance(patch, InGraph)
         constants = [self._ctx.constant(array, DType.F32) for array in patch.arrays]
         y: Any = patch.function(x, *constants)
@@ -301,6 +320,12 @@ class Tap:
             made = y.describe() if isinstance(y, Tensor) else type(y).__name__
             raise ConfigError(f"the patch of {name} must return F32 {list(x.shape)}, not {made}")
         return y
+
+    def _added(self, width: int, name: str, place: int, index: int) -> Tensor:
+        """The numbers of a patch that is an array, F32 [width]."""
+        return self._ctx.feed(
+            lambda step: step.probes[place].probe.numbers(name, index), DType.F32, width
+        )
 
     def finish(self) -> tuple[Tensor, ...]:
         """Schedules what is captured, once all else is.
@@ -311,12 +336,17 @@ class Tap:
         Raises:
             ConfigError: a module was not called.
         """
-        missing = {*self._modules.values()} - {*self._names}
-        if missing and self._sizes[1]:
+        missing = {
+            name
+            for one in self._step.probes
+            for name in one.probe.modules.values()
+            if name not in self.calls and name not in one.probe.elsewhere
+        }
+        if missing and self._sizes[1] and not self._partial:
             raise ConfigError(
                 f"{min(missing)} is not computed by itself for the tokens of a text: it belongs to "
-                "an encoder, stands behind pooled rows, or the module around it uses its tensors "
-                "alone"
+                "an encoder that encodes nothing for this request, stands behind pooled rows, or "
+                "the module around it uses its tensors alone"
             )
         for result in self._captured:
             self._ctx.forward(result.node)
@@ -324,7 +354,7 @@ class Tap:
         self._edits = [edit for edit in self._edits if edit[0].node.uid in scheduled]
         return tuple(r.node for r in (*self._captured, *(edit[0] for edit in self._edits)))
 
-    def run(self, executable: Executable, step: Step) -> None:
+    def run(self, executable: Executable, step: Any) -> None:
         """Computes a step, and gives the requests what they capture."""
         if self._edits:
             edits: dict[Node, Callable[[np.ndarray], None]] = {}
@@ -335,16 +365,44 @@ class Tap:
         else:
             executable.run(step)
         for result in self._captured:
-            base = result.name.partition("#")[0]
             total = self._sizes[result.outputs]
             values: np.ndarray | None = None
             for one in step.probes:
                 rows = one.of(result.outputs)
-                if base in one.probe.captures and len(rows):
+                if result.name in one.probe.captures and len(rows):
                     if values is None:
                         values = executable.value(result.node).reshape(total, -1)
                     at = step.outputs[rows] if result.outputs else rows
-                    one.probe.captured.put(result.name, values[rows], step.positions[at])
+                    label = result.label(one.probe.elsewhere.get(result.name, 0))
+                    one.probe.captured.put(label, values[rows], step.positions[at])
+
+
+class ItemTap(Tap):
+    """Records what one request captures and patches into the graph that encodes an item of its
+    prompt. The rows of a result are all of its dims but the first."""
+
+    def __init__(self, ctx: Context, probe: Probe):
+        one = np.zeros(1, np.int64)
+        super().__init__(ctx, Step.blank(1, 1, probes=(Probed(probe, one, one),)), partial=True)
+        self._probe = probe
+
+    def _added(self, width: int, name: str, place: int, index: int) -> Tensor:
+        return self._ctx.constant(self._probe.numbers(name, index), DType.F32)
+
+    def run(self, executable: Executable, step: Any) -> None:
+        """Computes the item, and gives the request what it captures."""
+        if self._edits:
+            edits: dict[Node, Callable[[np.ndarray], None]] = {}
+            for result, _, index in self._edits:
+                rows = result.node.n_elements // result.node.dim(0)
+                everything = Probed(self._probe, np.arange(rows), np.arange(0))
+                edits[result.node] = _edit(everything, result, index, rows)
+            executable.run_edited(step, edits)
+        else:
+            executable.run(step)
+        for result in self._captured:
+            values = executable.value(result.node).reshape(-1, result.node.dim(0))
+            self._probe.captured.append(result.label(), values)
 
 
 def _edit(one: Probed, result: _Result, index: int, total: int) -> Callable[[np.ndarray], None]:

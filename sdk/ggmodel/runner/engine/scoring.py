@@ -135,7 +135,7 @@ class Scoring:
         engine, head = self._engine, self._engine.memory_plan.head
         group = engine.inputs.largest_group(tokens.tolist())
         size = engine.memory_plan.scored if head is None else engine.batch_size
-        if head is not None and probe is not None and probe.touches("head"):
+        if head is not None and probe is not None and probe.within("head"):
             size, head = head.at_once, None
         forward = engine.model if head is None else engine.model.states
         with self.graphs(forward, 1, len(tokens), group) as graphs:

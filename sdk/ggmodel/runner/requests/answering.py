@@ -127,7 +127,7 @@ class Answering(Inspecting):
             raise Unsupported("positions that move cannot be captured: leave out context_shift")
         room = self._room(max_tokens, own.get("context_shift", False))
         prompt = self.prompts.with_items(prompt, items)
-        ids = self.prompts.read(prompt, truncate, own.get("num_keep", 0), room)
+        ids = self.prompts.read(prompt, truncate, own.get("num_keep", 0), room, probe)
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         own["probe"] = probe
         return Generation(

@@ -301,7 +301,7 @@ class Chatting(Answering):
         rendered = self.chat_text(messages, **options)
         if not rendered.items:
             return rendered.ids()
-        return self.prompts.chat(rendered)
+        return self.prompts.encoded(self.prompts.chat(rendered))
 
     @shows(TemplateOptions)
     @reported

@@ -81,7 +81,10 @@ class Inspecting:
     @cached_property
     def _checkpoint_names(self) -> dict[str, str]:
         """Names in a checkpoint → ours."""
-        return dict(checkpoint_names(self.model))
+        ours: dict[str, str] = {}
+        for theirs, name in checkpoint_names(self.model):
+            ours.setdefault(theirs, name)  # the outermost: parts may have no name of their own
+        return ours
 
     @contextmanager
     def capture(self, *names: str) -> Iterator[Seen]:

@@ -122,8 +122,8 @@ class LoadedModel(Chatting, Embedding, Closing):
             PromptError: empty, too long, or a token id out of range.
         """
         self._check_open()
-        chosen = Scoring(self.engine, self.adapters.chosen(adapters))
-        return chosen.all_logits(self.prompts.read(prompt), self.probe())
+        chosen, probe = Scoring(self.engine, self.adapters.chosen(adapters)), self.probe()
+        return chosen.all_logits(self.prompts.read(prompt, probe=probe), probe)
 
     @reported
     def score(self, prompt: Prompt) -> np.ndarray:
@@ -184,7 +184,7 @@ class LoadedModel(Chatting, Embedding, Closing):
     ) -> list[MultimodalEmbedding]:
         """`encode_media`, but computed only when a prompt that holds them is."""
         self._check_open()
-        return self.engine.images.encode_media(kind, item, data)
+        return self.engine.images.encode_media(kind, item, data, self.probe())
 
     @reported
     def save_state(self, path: str | Path, *, slot: int | None = None) -> int:

@@ -19,6 +19,8 @@ _HOOKS = {
     r"blocks\.(\d+|\*)\.attn\.hook_v": (r"layers.\1.attn.v",),
     r"blocks\.(\d+|\*)\.mlp\.hook_pre": (r"layers.\1.ffn.gate",),
     r"blocks\.(\d+|\*)\.mlp\.hook_pre_linear": (r"layers.\1.ffn.up",),
+    # BERT's modules of attention add the input, and end with the norm.
+    r"(?:(?!vision)\w+\.)?encoder\.layer\.(\d+|\*)\.attention": (r"layers.\1.attn_norm",),
 }
 
 

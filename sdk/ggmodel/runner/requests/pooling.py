@@ -14,7 +14,7 @@ from ...ml import Context, Tensor
 from ...model import Step
 from ..engine.adapters import Strengths
 from ..engine.engine import Engine
-from ..engine.probes import Probe, Probed
+from ..engine.probes import Probe, Probed, Tap
 from ..engine.scoring import Scoring
 from .prompts import Prompts
 from .readout import BY_NUMBER
@@ -86,13 +86,16 @@ def embed(
     if ranks:
         poolings = (BY_NUMBER[getattr(engine.model.config, "head_pools", 2)],)
     last = engine.model.class_scores if ranks else engine.model.embeddings
+    _behind(probes if ranks else ())
 
     def work(chosen: Mapping[int, np.ndarray], pairs: Sequence[np.ndarray] | None) -> list:
         pooled = _Pooled(list(chosen.values()), poolings, skip)
         every = _states(engine, chosen, pairs, pooled.reads, probes, adapters)
         for states, sequences, positions in every:
             pooled.add(states, sequences, positions)
-        return [*_project(engine, pooled.rows(), last)]
+        rows, texts = pooled.rows(), np.arange(len(chosen), dtype=np.int32)
+        probed = _probed(chosen, probes, texts, texts)
+        return [*_project(engine, rows, last, Step(0 * texts, 0 * texts, texts, texts), probed)]
 
     return np.stack(_together(engine, texts, segments, work))
 
@@ -106,17 +109,29 @@ def token_rows(
 ) -> list[np.ndarray]:
     """The hidden states of all tokens of each text, float32 [n, width], or what `last` makes of
     them, [n, labels]. Probes, adapters and errors are those of `embed`."""
+    _behind(probes if last is not None else ())
 
     def work(chosen: Mapping[int, np.ndarray], pairs: Sequence[np.ndarray] | None) -> list:
         parts: list[list[np.ndarray]] = [[] for _ in chosen]
         every = _states(engine, chosen, pairs, lambda at, of: at >= 0, probes, adapters)
-        for states, sequences, _ in every:
-            rows = states.copy() if last is None else _project(engine, states, last)
+        for states, sequences, positions in every:
+            rows = states.copy()
+            if last is not None:
+                outputs = np.arange(len(rows), dtype=np.int32)
+                step = Step(0 * outputs, positions, sequences, outputs)
+                probed = _probed(chosen, probes, sequences, outputs)
+                rows = _project(engine, states, last, step, probed)
             for i, part in enumerate(parts):
                 part.append(rows[sequences == i])
         return [np.concatenate(part) for part in parts]
 
     return _together(engine, texts, None, work)
+
+
+def _behind(probes: Sequence[Probe]) -> None:
+    """Says that the head, which stands behind the states, will be called."""
+    for probe in probes:
+        probe.elsewhere |= dict.fromkeys(probe.within("classifier"), 0)
 
 
 def _together(
@@ -181,9 +196,7 @@ def _states(
             if segments is not None:
                 parts = [s[start : start + engine.batch_size] for s in segments]
                 step.segments = np.concatenate(parts)
-            if probes:
-                of_text = {i: probes[n] for i, n in enumerate(texts)} if probes[1:] else {}
-                step.probes = _probed(of_text, probes[0], sequences, outputs)
+            step.probes = _probed(texts, probes, sequences, outputs)
             states = _run(graphs, step.adapt(strengths))
             engine.count_step(sum(len(piece) > 0 for piece in pieces))
             finite = np.isfinite(states).all(axis=1)
@@ -194,15 +207,21 @@ def _states(
 
 
 def _probed(
-    of_text: Mapping[int, Probe], of_all: Probe, sequences: np.ndarray, outputs: np.ndarray
+    texts: Mapping[int, np.ndarray],
+    probes: Sequence[Probe],
+    sequences: np.ndarray,
+    outputs: np.ndarray,
 ) -> tuple[Probed, ...]:
     """The probes of a step, each with its rows.
 
     Args:
-        of_text: by text; none if one is for all.
+        texts, probes: see `_states`.
+        sequences, outputs: those of the step.
     """
-    if not of_text:
-        return (Probed(of_all, np.arange(len(sequences)), np.arange(len(outputs))),)
+    if not probes[1:]:
+        rows = np.arange(len(sequences)), np.arange(len(outputs))
+        return tuple(Probed(one, *rows) for one in probes)
+    of_text = [probes[number] for number in texts]
     there = np.unique(sequences).tolist()
     rows = {i: np.flatnonzero(sequences == i).astype(np.int32) for i in there}
     of_outputs = {i: np.flatnonzero(sequences[outputs] == i).astype(np.int32) for i in there}
@@ -279,16 +298,34 @@ class _Pooled:
 
 
 def _project(
-    engine: Engine, pooled: np.ndarray, last: Callable[[Context, Tensor], Tensor]
+    engine: Engine,
+    pooled: np.ndarray,
+    last: Callable[[Context, Tensor], Tensor],
+    step: Step,
+    probed: tuple[Probed, ...],
 ) -> np.ndarray:
-    """Pooled rows after the architecture's last layers, float32 [texts, width]."""
+    """Pooled rows after the architecture's last layers, float32 [texts, width].
+
+    Args:
+        step: whose inputs the rows are.
+    """
+    step.probes = probed
     with engine.backend.new_context() as ctx, ctx.trace():
         before = ctx.input().from_floats(pooled)
+        tap = Tap(ctx, step, partial=True)
+        ctx.graph.tap = tap if probed else None
         after = last(ctx, before)
         if after is before:
             return pooled
-        ctx.compute(after)
-        return after.numpy().reshape(len(pooled), -1)
+        ctx.forward(after)
+        kept = (after, *tap.finish())
+        executable = engine.backend.compile(ctx.graph, kept)
+        executable.keep_only(kept)
+        try:
+            tap.run(executable, step)
+            return np.array(executable.value(after).reshape(len(pooled), -1), np.float32)
+        finally:
+            executable.close()
 
 
 def probabilities(scores: np.ndarray) -> np.ndarray:

@@ -93,6 +93,14 @@ class PromptText:
         return self.encode(self.text)
 
 
+@dataclass(frozen=True, eq=False)
+class PromptItem:
+    """An image or another item of a prompt, not encoded yet: strings are paths and data URLs."""
+
+    kind: str
+    item: Any
+
+
 def joined(
     made: Sequence[Input | str], texts: Sequence[tuple[PromptText, list[Input]]], encode: Encode
 ) -> list[Input]:

@@ -16,7 +16,8 @@ from ...errors import ConfigError, PromptError, PromptTooLong, TokenizerError
 from ...gguf_file import TensorSource
 from ...model import Input, MultimodalEmbedding
 from ..engine.engine import Engine
-from .prompt_parts import PromptText, joined, kind_of
+from ..engine.probes import Probe
+from .prompt_parts import PromptItem, PromptText, joined, kind_of
 
 if TYPE_CHECKING:
     from ...tokenizer import Tokenizer
@@ -53,7 +54,12 @@ class Prompts:
         return self.tokenizer
 
     def read(
-        self, prompt: Prompt, truncate: bool | None = False, keep: int = 0, room: int = 0
+        self,
+        prompt: Prompt,
+        truncate: bool | None = False,
+        keep: int = 0,
+        room: int = 0,
+        probe: Probe | None = None,
     ) -> np.ndarray:
         """A prompt as numbers int32 [n], see `InputTable`. Numbers of images stay valid as long as
         this array lives, or a slot has them.
@@ -62,6 +68,7 @@ class Prompts:
             truncate: shorten a prompt that leaves less than `room` positions to the first `keep`
                 inputs and the last ones. A text far beyond the context is shortened before it is
                 encoded. None: do not, and let the error tell of this choice.
+            probe: of the request that the prompt is of.
 
         Raises:
             PromptError: it is no prompt, or empty, or has an id out of range.
@@ -70,7 +77,7 @@ class Prompts:
         """
         most = self.engine.context_length
         prompt = self._bounded(prompt, most, keep if truncate else None)
-        numbers = self.numbers(prompt, keep if truncate else None)
+        numbers = self.numbers(prompt, keep if truncate else None, probe)
         if not len(numbers):
             raise PromptError("the prompt is empty; give at least one token")
         array = self._checked(numbers)
@@ -162,12 +169,15 @@ class Prompts:
             )
         return np.array(numbers[:kept] + numbers[tail:], np.int32)
 
-    def numbers(self, prompt: Prompt, keep: int | None = None) -> list[int] | np.ndarray:
+    def numbers(
+        self, prompt: Prompt, keep: int | None = None, probe: Probe | None = None
+    ) -> list[int] | np.ndarray:
         """The inputs of a prompt, not checked; a plain list if all of them are token ids.
 
         Args:
             keep: shorten the text for an encoder to so many of its first tokens and the last ones;
                 None: do not.
+            probe: of the request that the prompt is of.
 
         Raises:
             PromptError: it is no prompt.
@@ -175,7 +185,7 @@ class Prompts:
             ImageError: an image cannot be read.
         """
         if isinstance(prompt, str):
-            return self._of_ids(self.vocabulary().encode(prompt), keep)
+            return self._of_ids(self.vocabulary().encode(prompt), keep, probe)
         if not _is_list(prompt):
             raise PromptError(
                 f"a prompt is text, or a list of texts, token ids and images, not "
@@ -199,10 +209,12 @@ class Prompts:
                 plain = not self.engine.model.prompt_item
                 if i == 0 and plain and self.tokenizer is not None:  # special tokens before a text
                     pieces.append(PromptText("", self.tokenizer.encode))
-                pieces.append(self._item(part))
-        return self._numbered(pieces, keep)
+                pieces.append(self._item(part, probe))
+        return self._numbered(pieces, keep, probe)
 
-    def _of_ids(self, ids: list[int], keep: int | None) -> list[int] | np.ndarray:
+    def _of_ids(
+        self, ids: list[int], keep: int | None, probe: Probe | None
+    ) -> list[int] | np.ndarray:
         """The inputs of a prompt of token ids: these, or what they become for an encoder."""
         kind, most = self.engine.model.prompt_item, self.engine.context_length
         if not (kind and ids):
@@ -217,11 +229,13 @@ class Prompts:
                 len(ids),
                 most,
             )
-        images, tokens = self.engine.images, self._checked(ids).astype(np.float32)
-        inputs = images.expand([images.encode_media(kind, tokens)])
+        tokens = self._checked(ids).astype(np.float32)
+        inputs = self.engine.images.expand([self._item(PromptItem(kind, tokens), probe)])
         return self.engine.number([one for one in inputs if isinstance(one, Input)])
 
-    def _numbered(self, pieces: Sequence[Any], keep: int | None = None) -> list[int] | np.ndarray:
+    def _numbered(
+        self, pieces: Sequence[Any], keep: int | None, probe: Probe | None
+    ) -> list[int] | np.ndarray:
         """Numbers of texts, ids, inputs, and items as their embeddings."""
         each = [one.ids() if isinstance(one, PromptText) else one for one in pieces]
         if all(
@@ -229,7 +243,7 @@ class Prompts:
             for piece, one in zip(pieces, each, strict=True)
         ):
             ids = [id for one in each for id in (one if isinstance(one, list) else [one])]
-            return self._of_ids(ids, keep)
+            return self._of_ids(ids, keep, probe)
         inputs: list[Any] = []
         texts: list[tuple[PromptText, list[Input]]] = []
         for piece, one in zip(pieces, each, strict=True):
@@ -249,12 +263,19 @@ class Prompts:
         tokenizer = self.tokenizer or self.engine.model.tokenizer or self.vocabulary()
         return tokenizer.encode(text, add_special=False)
 
-    def _item(self, part: Any) -> list[MultimodalEmbedding]:
+    def _item(self, part: Any, probe: Probe | None) -> list[MultimodalEmbedding]:
         """The embeddings of an item in a prompt, not computed yet."""
-        if _are_embeddings(part):
-            return part
-        item = item_of(part) or (kind_of(part, self.engine.model.modalities()), part)
-        return self.engine.images.encode_media(*item)
+        images, kind = self.engine.images, None
+        if isinstance(part, PromptItem):
+            kind, part = part.kind, part.item
+        embeddings = part
+        if not _are_embeddings(part):
+            if kind is None:
+                kind, part = item_of(part) or (kind_of(part, self.engine.model.modalities()), part)
+            embeddings = images.encode_media(kind, part, probe=probe)
+        if probe is not None:
+            probe.elsewhere |= images.calls(embeddings)
+        return embeddings
 
     def marker(self, kind: str) -> str:
         """The marker of an item in a text.
@@ -300,8 +321,8 @@ class Prompts:
         return PromptText(text, chosen.tokenize, markers, items)
 
     def chat(self, text: PromptText) -> list[Any]:
-        """The prompt of a text, not encoded yet: texts, and the embeddings of its items in the
-        places of their markers, of which the text has as many."""
+        """The prompt of a text, not encoded yet: texts, and its items in the places of their
+        markers, of which the text has as many."""
         if not text.items:
             return [text]
         texts, occurring = split_at(text.text, text.markers.values())
@@ -310,9 +331,13 @@ class Prompts:
             queues[text.markers[kind]].append((kind, item))
         pieces: list[Any] = [PromptText(texts[0], text.encode)]
         for marker, after in zip(occurring, texts[1:], strict=True):
-            embeddings = self._embeddings(*queues[marker].pop(0))
-            pieces += [embeddings, PromptText(after, self._in_the_middle)]
+            item = PromptItem(*queues[marker].pop(0))
+            pieces += [item, PromptText(after, self._in_the_middle)]
         return pieces
+
+    def encoded(self, pieces: Sequence[Any]) -> list[Any]:
+        """A prompt with the embeddings of its items, not computed yet, in place of these."""
+        return [self._item(one, None) if isinstance(one, PromptItem) else one for one in pieces]
 
     def ending(self, template: str | None, variables: Mapping[str, Any] | None) -> str:
         """The end of a chat's prompt, which may have begun the answer."""
@@ -351,16 +376,12 @@ class Prompts:
         within = [(kind, item) for kind, item in items if markers[kind] in occurring]
         if wrong := mismatch(occurring, [kind for kind, _ in within], markers):
             raise PromptError(f"the prompt holds {wrong}")
-        first = [self._embeddings(kind, item) for kind, item in before]
+        first = [PromptItem(kind, item) for kind, item in before]
         if not within:
             return [*first, prompt]
         markers = {kind: markers[kind] for kind, _ in within}
         begin = self._in_the_middle if first else self._at_the_beginning
         return [*first, *self.chat(PromptText(prompt, begin, markers, within))]
-
-    def _embeddings(self, kind: str, item: Any) -> list[MultimodalEmbedding]:
-        """The embeddings of an item that is given as such: strings are paths and data URLs."""
-        return item if _are_embeddings(item) else self.engine.images.encode_media(kind, item)
 
 
 def _are_embeddings(item: object) -> bool:
