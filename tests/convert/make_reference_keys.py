@@ -60,8 +60,40 @@ TEXTS = {
     "InternVLForConditionalGeneration": ("qwen3", "qwen3_moe"),
     "Lfm2VlForConditionalGeneration": ("lfm2_moe",),
 }
-# Classes that transformers lacks: the keys of flash-linear-attention's configuration, and defaults.
+# Classes that transformers lacks: the keys of their configurations, and defaults. Ling 2.0's is in
+# its authors' repository Ling-V2, RWKV-7's in flash-linear-attention.
 OTHERS: dict[str, dict[str, Any]] = {
+    "BailingMoeV2ForCausalLM": {
+        "first_k_dense_replace": 1,
+        "head_dim": 128,
+        "hidden_act": "silu",
+        "hidden_size": 2048,
+        "intermediate_size": 5120,
+        "max_position_embeddings": 32768,
+        "moe_intermediate_size": 512,
+        "n_group": 8,
+        "norm_head": False,  # this, the next and score_function: in their code for other engines
+        "norm_topk_prob": True,
+        "num_attention_heads": 16,
+        "num_experts": 256,
+        "num_experts_per_tok": 8,
+        "num_hidden_layers": 20,
+        "num_key_value_heads": 4,
+        "num_nextn_predict_layers": 0,
+        "num_shared_experts": 1,
+        "partial_rotary_factor": 1.0,
+        "rms_norm_eps": 1e-6,
+        "rope_scaling": None,
+        "rope_theta": 600000.0,
+        "routed_scaling_factor": 1.0,
+        "score_function": "sigmoid",
+        "tie_word_embeddings": False,
+        "topk_group": 4,
+        "use_bias": False,
+        "use_qk_norm": True,
+        "use_qkv_bias": False,
+        "vocab_size": 157184,
+    },
     "RWKV7ForCausalLM": {
         "a_low_rank_dim": 64,
         "attn": None,

@@ -16,9 +16,9 @@ from ggmodel.gguf_file import GGUF, Array
 from ggmodel.model import find_hf
 from ggmodel.workbench.golden import weight
 from tests.convert.folders import write_model
+from tests.golden import converted
 from tests.golden.files import load_golden
 from tests.golden.gemma3 import cases as gemma3
-from tests.golden.rwkv7 import converted as rwkv7
 
 TESTS = Path(__file__).parents[1]
 Shapes = dict[str, tuple[int, ...]]
@@ -248,11 +248,15 @@ def test_metadata_is_the_converters_type_by_type(pair: tuple[GGUF, GGUF]):
     assert {key: ours[key] for key in theirs} == theirs
 
 
-@pytest.mark.parametrize("kind", rwkv7.TYPES)
-def test_an_rwkv_is_the_converters_in_all_that_it_holds(kind: str, tmp_path: Path):
+@pytest.mark.parametrize("kind", converted.TYPES)
+@pytest.mark.parametrize("name", converted.NAMES)
+def test_a_file_is_the_converters_in_all_that_it_holds(name: str, kind: str, tmp_path: Path):
     file = tmp_path / "ours.gguf"
-    convert(rwkv7.write(tmp_path / "tiny-rwkv7"), file, kind)
-    assert rwkv7.described(file) == json.loads(rwkv7.EXPECTED.read_text("utf-8"))[kind]
+    pre = None if name == "rwkv7" else "gpt-2"
+    convert(converted.write(tmp_path / f"tiny-{name}", name), file, kind, pre=pre)
+    theirs = json.loads(converted.expected(name).read_text("utf-8"))[kind]
+    assert theirs["metadata"].pop("bailingmoe2.nextn_predict_layers", 0) == 0  # as without it
+    assert converted.described(file) == theirs
 
 
 def test_mixes_of_older_checkpoints_lie_in_one_tensor():

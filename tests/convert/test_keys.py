@@ -137,6 +137,14 @@ REFUSED = {
         ("mistral3", "images", {"vision_config.rope_parameters": {"rope_type": "linear"}}),
         "rope_parameters.rope_type is 'linear'; supported: 'default' or 'axial'",
     ),
+    "weights that do not sum to one": (
+        ("bailingmoe2", "published", {"norm_topk_prob": False}),
+        "norm_topk_prob is False; supported: True",
+    ),
+    "a head of normed rows": (
+        ("bailingmoe2", "published", {"norm_head": True}),
+        "norm_head is True; supported: False",
+    ),
     "layers of attention": (("rwkv7", "published", {"attn": {"layers": [1]}}), "attn is"),
     "wider values": (
         ("rwkv7", "published", {"value_dim": [64, 128, 64]}),

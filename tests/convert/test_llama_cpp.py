@@ -54,6 +54,12 @@ NOTES: dict[str, list[str]] = {
         f"{REFUSES}it has no place for blk.0.ffn_{part}.bias" for part in ("gate", "up", "down")
     ],
     "afmoe/plain": [f"{REFUSES}it has no place for blk.0.attn_output.bias"],
+    "bailingmoe2/drafting": [f"{REFUSES}attention.key_length is 32, not 16"],
+    "bailingmoe2/plain": [
+        *(f"{REFUSES}it has no place for blk.0.attn_{part}.bias" for part in ("output", "qkv")),
+        f"{REFUSES}it needs output.weight",
+        *(f"{REFUSES}it needs blk.0.attn_{part}_norm.weight" for part in "qk"),
+    ],
     "deepseek2/v2_groups": [
         f"{REFUSES}it has no place for blk.0.attn_{part}.bias"
         for part in ("output", "q_a", "kv_a_mqa")
@@ -326,8 +332,9 @@ NOTES: dict[str, list[str]] = {
 }
 # llama.cpp computes the same: there are no notes.
 SAME = """
-    afmoe/published dots1/published ernie4_5_moe/published exaone_moe/published
-    minimax_m2/published deepseek2/lite deepseek2/v3 glm4moe/air glm4moe/groups glm4moe/whole_rope
+    afmoe/published bailingmoe2/published dots1/published ernie4_5_moe/published
+    exaone_moe/published minimax_m2/published
+    deepseek2/lite deepseek2/v3 glm4moe/air glm4moe/groups glm4moe/whole_rope
     olmoe/published olmoe/linear_rope qwen2moe/published
     cohere2/linear_rope cohere2/published command_r/published gemma2/published gemma3/images
     gemma3/softcap gemma3/untied gemma4/dense gemma4/experts gemma4/images_dense

@@ -29,6 +29,7 @@ EXACT: dict[str, Any] = {"kv_type": "f32", "flash_attention": "off"}
 TYPES = (DType.F32, DType.F16, DType.BF16, DType.Q8_0)
 # Models in folders of families; the others have the folder's name.
 FAMILIES = {
+    "bailing": ("bailingmoe2",),
     "bart": ("bart", "marian"),
     "cohere": ("cohere2", "command_r"),
     "encoders": ("eurobert", "modern_bert", "mpnet", "nomic_bert"),

@@ -14,6 +14,7 @@ MODELS = Path(__file__).parents[2] / "models"
 LIMITS = {
     "apertus": 55,
     "arcee": 20,
+    "bailingmoe2": 40,
     "bloom": 40,
     "bart": 120,  # two stacks of layers, and a forced first token
     "bert": 26,

@@ -76,6 +76,7 @@ OURS = [
     ("jamba", "published"),
     ("afmoe", "published"),
     ("muse_glimmer", "published"),
+    ("bailingmoe2", "published"),
     ("dots1", "published"),
     ("ernie4_5_moe", "published"),
     ("exaone_moe", "published"),

@@ -244,6 +244,7 @@ FIXED: Mapping[str, Sequence[Fixed]] = {
         _without_effect("expert_feed_forward_length"),  # that of layers
     ),
     "glm4moe": (*_SILU, _SHARED),
+    "bailingmoe2": (*_SILU, _WIDE, _without_effect("vocab_size")),
     "dots1": (*_SILU, *_NO_WINDOW, _SHARED, _ALL_HEADS),
     "afmoe": (
         *_SILU,
@@ -442,6 +443,7 @@ SURPLUS: Mapping[str, Sequence[str]] = {
     "stablelm": _FACTORS,
     **dict.fromkeys(("olmo", "olmoe", "glm4moe", "dots1", "afmoe"), (*_FACTORS, _BIAS)),
     **dict.fromkeys(("muse-glimmer", "hunyuan-dense", "hunyuan-moe"), (*_FACTORS, _BIAS)),
+    "bailingmoe2": (*_FACTORS, _BIAS, "blk.*.attn_qkv.bias"),
     "exaone-moe": _FACTORS[1:],
     "ernie4_5-moe": (*_FACTORS, "output.bias", *_MLP_BIASES),
     "deepseek2": (*_FACTORS, _BIAS, "blk.*.attn_q_a.bias", "blk.*.attn_kv_a_mqa.bias"),
@@ -480,6 +482,7 @@ NEEDED: Mapping[str, Sequence[str]] = {
     "starcoder2": (_BIAS, *_MLP_BIASES[1:]),
     "stablelm": ("output.weight",),
     "gptneox": ("output.weight", "blk.*.attn_qkv.bias", _BIAS),
+    "bailingmoe2": ("output.weight", *(f"blk.*.attn_{part}_norm.weight" for part in "qk")),
     **dict.fromkeys(
         ("dots1", "exaone-moe", "minimax-m2", "nemotron", "olmo2", "olmoe", "qwen2moe"),
         ("output.weight",),
