@@ -3,6 +3,8 @@
     python benchmarks/restart.py FILE.gguf … --tokens 2048
     .cache/reference/bin/python benchmarks/restart.py --wide [ARCHITECTURE/CASE …]
 
+The prompt of a model that transcribes is the longest sound that it takes, and a few tokens.
+
 With --wide goldens are measured with rows eight times as wide, windows 64 times as long and random
 weights in Q8_0: those that are named, or one of each architecture that generates. States grow with
 the width of rows and products with its square, so that tiny models take longer to read the ones
@@ -46,12 +48,25 @@ _WIDER = {
         "num_global_key_value_heads linear_num_key_heads linear_num_value_heads mamba_n_heads "
         "mamba_num_heads mamba_d_ssm mamba_dt_rank time_step_rank kv_lora_rank q_lora_rank "
         "num_attention_heads_per_layer encoder_ffn_dim decoder_ffn_dim encoder_attention_heads "
-        "decoder_attention_heads vision_output_dim out_hidden_size output_dim embed_dim".split(),
+        "decoder_attention_heads vision_output_dim out_hidden_size output_dim embed_dim "
+        "linear_num_heads value_dim".split(),
         8,
     ),
     **dict.fromkeys(("sliding_window", "attention_chunk_size", "local_attention"), 64),
     **dict.fromkeys(("max_position_embeddings", "n_positions", "max_seq_len"), 512),
 }
+# The same of architectures that transcribe: their encoder takes the time.
+_HEAR = ("whisper", "moonshine")
+_LONGER = {
+    **dict.fromkeys(
+        "encoder_num_attention_heads encoder_num_key_value_heads decoder_num_attention_heads "
+        "decoder_num_key_value_heads".split(),
+        8,
+    ),
+    **dict.fromkeys(("encoder_layers", "num_hidden_layers", "encoder_num_hidden_layers"), 12),
+    "max_source_positions": 75,
+}
+_ASKED = 16  # tokens behind a sound
 
 
 def main() -> None:
@@ -106,14 +121,20 @@ def widened(name: str, path: Path) -> None:
     from ggmodel.workbench.golden.reference import layout
     from tests.golden.text import golden_of
 
+    factors = _WIDER | (_LONGER if name.partition("/")[0] in _HEAR else {})
+
     def wider(value: Any, factor: int = 1) -> Any:
         if isinstance(value, dict):
-            return {key: wider(inner, _WIDER.get(key, 1)) for key, inner in value.items()}
+            return {key: wider(inner, factors.get(key, 1)) for key, inner in value.items()}
         if isinstance(value, list):
             return [wider(one, factor) for one in value]
         return value * factor if factor > 1 and isinstance(value, int) else value
 
     golden = golden_of(name)
+    if name.startswith("rwkv7/"):
+        from tests.golden.rwkv7.make import register
+
+        register()
     config = wider(golden.config)
     made = dataclasses.replace(golden, config=config, tensors=layout(config)[0])
     quantize(source_of(made), path, "q8_0")
@@ -167,7 +188,9 @@ def one(name: str, folder: Path, tokens: int) -> dict[str, Any]:
         while store.writer.root is None and time.monotonic() < deadline:
             time.sleep(0.001)  # the digest of a model that was never seen
         chance, size = random.Random(1), min(model.engine.vocabulary, 30_000)
-        prompt = [chance.randrange(3, size) for _ in range(count)]
+        prompt: list[Any] = [chance.randrange(3, size) for _ in range(count)]
+        if model.report.architecture in _HEAR:
+            prompt = [model.engine.images.modality("audio").largest(), *prompt]
         begun = time.perf_counter()
         answer = model.generate(prompt, max_tokens=1, temperature=0)
         seconds = time.perf_counter() - begun
@@ -180,7 +203,9 @@ def one(name: str, folder: Path, tokens: int) -> dict[str, Any]:
 def opened(name: str) -> tuple[Any, int]:
     """A file or a golden, and the longest prompt that it takes."""
     if Path(name).exists():
-        return name, _MOST
+        with ggmodel.open_gguf(name) as source:
+            hears = source.metadata["general.architecture"] in _HEAR
+        return name, _ASKED if hears else _MOST
     from ggmodel.workbench.golden import source_of
     from tests.golden.text import golden_of
 

@@ -22,12 +22,12 @@ from typing import Any
 os.environ["RWKV_V7_ON"] = "1"  # before the package is imported
 
 import torch
-import transformers
-from rwkv.model import RWKV_x070
 from torch import nn
 from transformers.modeling_outputs import CausalLMOutput
 
 from ggmodel.workbench.golden import reference, update
+
+transformers = reference.transformers  # a second import may be another module
 
 # Names in the checkpoint → in the package, which has matrices of low rank the other way around.
 NAMES = {
@@ -120,6 +120,8 @@ class RWKV7ForCausalLM(transformers.PreTrainedModel):
 
     def forward(self, input_ids: Any, **_: Any) -> Any:
         if self._net is None:
+            from rwkv.model import RWKV_x070
+
             with tempfile.TemporaryDirectory() as folder:
                 path = str(Path(folder) / "net")
                 torch.save(
@@ -141,9 +143,14 @@ def _turned(name: str, tensor: Any) -> Any:
     return tensor.T.contiguous() if re.search(r"lora\.[02]\.weight", name) else tensor.clone()
 
 
-def main() -> None:
-    transformers.AutoConfig.register("rwkv7", RWKV7Config)
+def register() -> None:
+    """Has transformers write and read the checkpoints."""
+    transformers.AutoConfig.register("rwkv7", RWKV7Config, exist_ok=True)
     transformers.RWKV7ForCausalLM = RWKV7ForCausalLM
+
+
+def main() -> None:
+    register()
     reference.VERSIONS["rwkv"] = version("rwkv")
     for made in update.update(Path(__file__).parent, tell=print):
         print(made)
