@@ -44,12 +44,37 @@ INLINE vec mul_vec(vec a, vec b) {
     return _mm256_mul_ps(a, b);
 }
 
+INLINE vec sub_vec(vec a, vec b) {
+    return _mm256_sub_ps(a, b);
+}
+
+INLINE vec div_vec(vec a, vec b) {
+    return _mm256_div_ps(a, b);
+}
+
 INLINE vec fma_vec(vec a, vec b, vec c) {
     return _mm256_fmadd_ps(a, b, c);
 }
 
-INLINE vec max_abs_vec(vec a, vec b) {
-    return _mm256_max_ps(a, _mm256_andnot_ps(_mm256_set1_ps(-0.0f), b));
+INLINE vec max_vec(vec a, vec b) {
+    return _mm256_max_ps(a, b);
+}
+
+INLINE vec min_vec(vec a, vec b) {
+    return _mm256_min_ps(a, b);
+}
+
+INLINE vec abs_vec(vec x) {
+    return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x);
+}
+
+INLINE vec zero_below(vec x, float least, vec y) {
+    return _mm256_andnot_ps(_mm256_cmp_ps(x, vec_of(least), _CMP_LT_OQ), y);
+}
+
+INLINE vec power_vec(vec x) {
+    __m256i bits = _mm256_slli_epi32(_mm256_castps_si256(x), 23);
+    return _mm256_castsi256_ps(_mm256_add_epi32(bits, _mm256_set1_epi32(0x3f800000)));
 }
 
 INLINE vec vec_of_f16(const uint8_t * at) {
@@ -159,6 +184,7 @@ INLINE void exact_sums(const struct rows * w, const struct columns * x, int begi
 
 #include "plain_kernels.h"
 #include "floats.h"
+#include "finish.h"
 #include "one_column.h"
 
 PLAIN_KERNELS(pairs, BYTES)
@@ -195,6 +221,7 @@ HIDDEN const struct family ggmodel_by_avx2 = {
     .column_kernel_of = column_kernel_of,
     .quantize_column = quantize_column,
     .multiply_floats = multiply_floats,
+    .finish = finish,
 };
 
 HIDDEN const struct family ggmodel_by_avx_vnni = {
@@ -206,6 +233,7 @@ HIDDEN const struct family ggmodel_by_avx_vnni = {
     .column_kernel_of = column_kernel_of,
     .quantize_column = quantize_column,
     .multiply_floats = multiply_floats,
+    .finish = finish,
 };
 
 #endif

@@ -37,8 +37,41 @@ INLINE vec add_vec(vec a, vec b) {
     return _mm512_add_ps(a, b);
 }
 
+INLINE vec sub_vec(vec a, vec b) {
+    return _mm512_sub_ps(a, b);
+}
+
+INLINE vec mul_vec(vec a, vec b) {
+    return _mm512_mul_ps(a, b);
+}
+
+INLINE vec div_vec(vec a, vec b) {
+    return _mm512_div_ps(a, b);
+}
+
 INLINE vec fma_vec(vec a, vec b, vec c) {
     return _mm512_fmadd_ps(a, b, c);
+}
+
+INLINE vec max_vec(vec a, vec b) {
+    return _mm512_max_ps(a, b);
+}
+
+INLINE vec min_vec(vec a, vec b) {
+    return _mm512_min_ps(a, b);
+}
+
+INLINE vec abs_vec(vec x) {
+    return _mm512_abs_ps(x);
+}
+
+INLINE vec zero_below(vec x, float least, vec y) {
+    return _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(x, vec_of(least), _CMP_LT_OQ), vec_of(0));
+}
+
+INLINE vec power_vec(vec x) {
+    __m512i bits = _mm512_slli_epi32(_mm512_castps_si512(x), 23);
+    return _mm512_castsi512_ps(_mm512_add_epi32(bits, _mm512_set1_epi32(0x3f800000)));
 }
 
 INLINE vec vec_of_f16(const uint8_t * at) {
@@ -51,6 +84,7 @@ INLINE vec vec_of_bf16(const uint8_t * at) {
 }
 
 #include "floats.h"
+#include "finish.h"
 
 TARGET static void quantize_column(const float * from, int count, int j, struct columns * to) {
     __m512 most = _mm512_setzero_ps();
@@ -117,7 +151,8 @@ static void end_tiles(const struct tile_shapes * before) {
     .kernel_of = kernel_of,               \
     .few_kernel_of = few_kernel_of,       \
     .quantize_column = quantize_column,   \
-    .multiply_floats = multiply_floats
+    .multiply_floats = multiply_floats,   \
+    .finish = finish
 
 HIDDEN const struct family ggmodel_by_avx512 = {BY_AVX512};
 HIDDEN const struct family ggmodel_by_amx = {BY_AVX512, .begin_tiles = begin_tiles, .end_tiles = end_tiles};

@@ -152,6 +152,9 @@ TARGET static void multiply_floats(const struct floats * of) {
                     results[j] = of->to + (size_t) number * m + row;
                 }
                 multiply_panel(panel, rows, depth, columns, n, results, at > 0);
+                for (int j = 0; j < n && at + depth == k; j++) {
+                    end_rows(of->ending, results[j], row, rows);
+                }
             }
         }
     }

@@ -44,12 +44,39 @@ INLINE vec mul_vec(vec a, vec b) {
     return vmulq_f32(a, b);
 }
 
+INLINE vec sub_vec(vec a, vec b) {
+    return vsubq_f32(a, b);
+}
+
+INLINE vec div_vec(vec a, vec b) {
+    return vdivq_f32(a, b);
+}
+
 INLINE vec fma_vec(vec a, vec b, vec c) {
     return vfmaq_f32(c, a, b);
 }
 
-INLINE vec max_abs_vec(vec a, vec b) {
-    return vmaxq_f32(a, vabsq_f32(b));
+/* As x86 has them: b where one is no number, or both are zeros. */
+INLINE vec max_vec(vec a, vec b) {
+    return vbslq_f32(vcgtq_f32(a, b), a, b);
+}
+
+INLINE vec min_vec(vec a, vec b) {
+    return vbslq_f32(vcltq_f32(a, b), a, b);
+}
+
+INLINE vec abs_vec(vec x) {
+    return vabsq_f32(x);
+}
+
+INLINE vec zero_below(vec x, float least, vec y) {
+    uint32x4_t below = vcltq_f32(x, vdupq_n_f32(least));
+    return vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(y), below));
+}
+
+INLINE vec power_vec(vec x) {
+    uint32x4_t bits = vshlq_n_u32(vreinterpretq_u32_f32(x), 23);
+    return vreinterpretq_f32_u32(vaddq_u32(bits, vdupq_n_u32(0x3f800000u)));
 }
 
 INLINE vec vec_of_f16(const uint8_t * at) {
@@ -107,6 +134,7 @@ INLINE void exact_sums(const struct rows * w, const struct columns * x, int begi
 
 #include "plain_kernels.h"
 #include "floats.h"
+#include "finish.h"
 
 PLAIN_KERNELS(dot, SIGNED)
 
@@ -129,6 +157,7 @@ HIDDEN const struct family ggmodel_by_neon = {
     .kernel_of = kernel_of,
     .quantize_column = quantize_column,
     .multiply_floats = multiply_floats,
+    .finish = finish,
 };
 
 #endif

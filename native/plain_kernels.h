@@ -55,7 +55,7 @@ TARGET static void quantize_column(const float * from, int count, int j, struct 
     float lanes[VEC], largest = 0;
     vec most = vec_of(0);
     for (int i = 0; i < count * BLOCK; i += VEC) {
-        most = max_abs_vec(most, load_vec(from + i));
+        most = max_vec(most, abs_vec(load_vec(from + i)));
     }
     store_vec(lanes, most);
     for (int i = 0; i < VEC; i++) {

@@ -18,19 +18,29 @@ static int part_of(int n, int i, int of) {
     return (int) ((int64_t) n * i / of);
 }
 
-/* The rows of all results that one thread computes, and its memory. */
+static const struct ending none = {NO_ACTIVATION, NULL, NULL, NULL};
+
+/* The rows of all results that one thread computes, its memory, and what becomes of results. */
 struct share {
     int ith, nth;
     struct line * lines;
     struct rows * panel;
+    const struct ending * ending;
 };
 
-static struct share share_of(const struct ggml_tensor * memory, int ith, int nth) {
+static struct share share_of(const struct ggml_tensor * memory, int ith, int nth, const struct ending * ending) {
     int threads = (int) memory->ne[1];
     char * own = (char *) memory->data + (ith < threads ? ith : 0) * memory->nb[1];
-    struct share s = {ith, nth < threads ? nth : threads, (struct line *) own, NULL};
+    struct share s = {ith, nth < threads ? nth : threads, (struct line *) own, NULL, ending};
     s.panel = (struct rows *) (s.lines + TILE);
     return s;
+}
+
+/* What becomes of the elements of `dst`, whose operands from number `first` on are a bias and a residual, or NULL. */
+static struct ending ending_of(const struct ggml_tensor * dst, int first, void * activation) {
+    const struct ggml_tensor * bias = dst->src[first], * residual = dst->src[first + 1];
+    enum activation does = (enum activation) (intptr_t) activation;
+    return (struct ending) {does, bias ? bias->data : NULL, residual ? residual->data : NULL, dst->data};
 }
 
 /* The columns of a group: numbers, from the first; or those that `order` has, up to a negative one. */
@@ -104,6 +114,9 @@ static bool multiply_few(const struct ggml_tensor * w, const uint8_t * data, con
             at[j] = to + (size_t) numbers[j] * m + row;
         }
         run(w, type, data + row * w->nb[1], rows, columns, count, at);
+        for (int j = 0; j < count; j++) {
+            end_rows(s.ending, at[j], row, rows);
+        }
     }
     return true;
 }
@@ -121,7 +134,9 @@ static bool multiply_column(const struct ggml_tensor * w, const uint8_t * data, 
     for (int tile = part_of(tiles, s.ith, s.nth); tile < end && run; tile++) {
         int row = tile * TILE, rows = m - row < TILE ? m - row : TILE;
         const struct columns * column = x + (size_t) first * (w->ne[0] / BLOCK);
-        run(w, data + row * w->nb[1], rows, column, to + (size_t) numbers[0] * m + row);
+        float * at = to + (size_t) numbers[0] * m + row;
+        run(w, data + row * w->nb[1], rows, column, at);
+        end_rows(s.ending, at, row, rows);
     }
     return run != NULL;
 }
@@ -163,6 +178,10 @@ static void multiply_matrix(const struct ggml_tensor * w, const uint8_t * data, 
                         run(s.panel + t * BLOCKS, these, blocks, j, few, type, left < TILE ? left : TILE, at,
                             begin > 0);
                     }
+                    int row = tile * TILE, left = m - row, rows = left < some * TILE ? left : some * TILE;
+                    for (int i = j; i < count && i < j + step && begin + blocks == all; i++) {
+                        end_rows(s.ending, to + (size_t) numbers[i] * m + row, row, rows);
+                    }
                 }
             }
         }
@@ -175,17 +194,18 @@ static void multiply_floats(const struct ggml_tensor * dst, const uint8_t * data
     const struct ggml_tensor * w = dst->src[0];
     int m = (int) w->ne[1], tiles = (m + TILE - 1) / TILE, last = part_of(tiles, s.ith + 1, s.nth) * TILE;
     struct floats of = {
-        w, dst->src[1], data, order, order ? (int) dst->ne[1] : 1, begin, end,
+        s.ending, w, dst->src[1], data, order, order ? (int) dst->ne[1] : 1, begin, end,
         part_of(tiles, s.ith, s.nth) * TILE, last < m ? last : m, (float *) dst->data, s.panel,
     };
     ggmodel_family->multiply_floats(&of);
 }
 
-/* dst F32 [m, n], of weights [width, m], columns (of floats F32 [width, n]), and a row of memory for each thread. */
-HIDDEN void ggmodel_multiply(struct ggml_tensor * dst, int ith, int nth, void * unused) {
-    (void) unused;
+/* dst F32 [m, n], of weights [width, m], columns (of floats F32 [width, n]), a row of memory for each thread, a bias
+   F32 [m] and a residual F32 [m, n], each NULL for none. */
+HIDDEN void ggmodel_multiply(struct ggml_tensor * dst, int ith, int nth, void * activation) {
     const struct ggml_tensor * w = dst->src[0];
-    struct share s = share_of(dst->src[2], ith, nth);
+    struct ending ending = ending_of(dst, 3, activation);
+    struct share s = share_of(dst->src[2], ith, nth, &ending);
     if (ith < s.nth) {
         int n = (int) ggml_nrows(dst);
         if (is_float(w->type)) {
@@ -208,7 +228,7 @@ HIDDEN void ggmodel_multiply_experts(struct ggml_tensor * dst, int ith, int nth,
     (void) unused;
     const struct ggml_tensor * w = dst->src[0];
     const int32_t * groups = dst->src[3]->data, * order = groups + w->ne[2] + 1;
-    struct share s = share_of(dst->src[2], ith, nth);
+    struct share s = share_of(dst->src[2], ith, nth, &none);
     if (ith < s.nth) {
         struct tile_shapes before = {0};
         if (ggmodel_family->begin_tiles) {
@@ -231,6 +251,18 @@ HIDDEN void ggmodel_multiply_experts(struct ggml_tensor * dst, int ith, int nth,
         if (ggmodel_family->end_tiles) {
             ggmodel_family->end_tiles(&before);
         }
+    }
+}
+
+/* dst F32 [m, n], of x F32 [m, n], a bias F32 [m] and a residual F32 [m, n], each NULL for none. */
+HIDDEN void ggmodel_finish(struct ggml_tensor * dst, int ith, int nth, void * activation) {
+    struct ending of = ending_of(dst, 1, activation);
+    int m = (int) dst->ne[0];
+    int64_t n = ggml_nrows(dst);
+    for (int64_t j = n * ith / nth; j < n * (ith + 1) / nth; j++) {
+        const float * residual = of.residual ? of.residual + j * m : NULL;
+        const float * x = (const float *) dst->src[0]->data + j * m;
+        ggmodel_family->finish(x, of.bias, residual, of.activation, m, (float *) dst->data + j * m);
     }
 }
 
@@ -322,6 +354,7 @@ HIDDEN size_t ggmodel_panel_bytes(void) {
 
 HIDDEN void ggmodel_multiply(struct ggml_tensor * dst, int ith, int nth, void * unused) {}
 HIDDEN void ggmodel_multiply_experts(struct ggml_tensor * dst, int ith, int nth, void * unused) {}
+HIDDEN void ggmodel_finish(struct ggml_tensor * dst, int ith, int nth, void * unused) {}
 HIDDEN void ggmodel_sort_experts(struct ggml_tensor * dst, int ith, int nth, void * unused) {}
 HIDDEN void ggmodel_quantize(struct ggml_tensor * dst, int ith, int nth, void * unused) {}
 HIDDEN size_t ggmodel_order_values(int64_t columns, int64_t experts) {

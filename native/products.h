@@ -76,8 +76,18 @@ struct type {
 /* Types that older versions of ggml lack. */
 enum { NVFP4 = 40, Q1_0 = 41, Q2_0 = 42, TYPES = 43 };
 
+enum activation { NO_ACTIVATION, RELU, GELU, GELU_ERF, QUICK_GELU, SILU };
+
+/* What becomes of a product's elements: activation(x + bias) + residual. */
+struct ending {
+    enum activation activation;
+    const float * bias, * residual; /* of rows; as the results `to` lie; or NULL */
+    const float * to;
+};
+
 /* The rows and columns of a product of floats that one thread computes: see floats.h. */
 struct floats {
+    const struct ending * ending;
     const struct ggml_tensor * w, * x;
     const uint8_t * data;   /* of the matrix */
     const int32_t * order;  /* of experts' columns, else NULL */
@@ -123,6 +133,9 @@ struct family {
        blocks of 32 values (Q8_0 and Q8_1, whose scales and sums are F16) and of 256 (Q8_K). */
     void (*quantize_column)(const float * from, int count, int j, struct columns * to);
     void (*multiply_floats)(const struct floats * of);
+    /* `to` has activation(x + bias) + residual, of n elements each; no bias or residual: NULL. */
+    void (*finish)(const float * x, const float * bias, const float * residual, enum activation activation, int n,
+                   float * to);
     /* Multiplies more than 8 columns by tiles, with signs, between these; else NULL. */
     void (*begin_tiles)(struct tile_shapes * before);
     void (*end_tiles)(const struct tile_shapes * before);
@@ -134,6 +147,15 @@ extern HIDDEN const struct family * ggmodel_family; /* in use, or NULL */
 
 HIDDEN const struct type * ggmodel_type_of(int type); /* NULL of those without a kernel */
 HIDDEN void ggmodel_read_codebooks(void);
+
+/* Ends `rows` elements of a column from `row` on. */
+COMMON void end_rows(const struct ending * ending, float * at, int row, int rows) {
+    if (ending->bias || ending->residual || ending->activation) {
+        const float * bias = ending->bias ? ending->bias + row : NULL;
+        const float * residual = ending->residual ? ending->residual + (at - ending->to) : NULL;
+        ggmodel_family->finish(at, bias, residual, ending->activation, rows, at);
+    }
+}
 
 /* Byte 0 or 16 of block b. */
 COMMON int place_of(enum order order, int b, int half) {

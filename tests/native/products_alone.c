@@ -18,7 +18,8 @@ int ggmodel_blocks_of_a_scale(int type);
 size_t ggmodel_columns_bytes(int64_t width, int64_t n);
 size_t ggmodel_order_values(int64_t columns, int64_t experts);
 size_t ggmodel_panel_bytes(void);
-void ggmodel_multiply(struct ggml_tensor * dst, int ith, int nth, void * unused);
+void ggmodel_multiply(struct ggml_tensor * dst, int ith, int nth, void * activation);
+void ggmodel_finish(struct ggml_tensor * dst, int ith, int nth, void * activation);
 void ggmodel_multiply_experts(struct ggml_tensor * dst, int ith, int nth, void * unused);
 void ggmodel_sort_experts(struct ggml_tensor * dst, int ith, int nth, void * unused);
 void ggmodel_quantize(struct ggml_tensor * dst, int ith, int nth, void * count);
@@ -95,7 +96,29 @@ static uint64_t digest(const struct ggml_tensor * t) {
     return sum;
 }
 
-/* The digest of products of a type with n columns; experts' if there are some. */
+static struct ggml_tensor floats_of(int64_t width, int64_t n) {
+    struct ggml_tensor t = tensor_of(GGML_TYPE_F32, width, n, 1, (size_t) (4 * width * n));
+    for (int64_t j = 0; j < width * n; j++) {
+        ((float *) t.data)[j] = (float) (noise(2001) - 1000) / 128;
+    }
+    return t;
+}
+
+/* The digest of activation(x + bias) + residual. */
+static uint64_t finished(int64_t width, int64_t n, int activation, int threads) {
+    state = 1;
+    struct ggml_tensor x = floats_of(width, n), bias = floats_of(width, 1), residual = floats_of(width, n);
+    struct ggml_tensor y = floats_of(width, n);
+    y.src[0] = &x, y.src[1] = activation % 2 ? &bias : NULL, y.src[2] = activation % 3 ? &residual : NULL;
+    for (int t = 0; t < threads; t++) {
+        ggmodel_finish(&y, t, threads, (void *) (intptr_t) activation);
+    }
+    uint64_t sum = digest(&y);
+    free(x.data), free(bias.data), free(residual.data), free(y.data);
+    return sum;
+}
+
+/* The digest of products of a type with n columns, and of their ends; experts' if there are some. */
 static uint64_t multiplied(int i, int64_t width, int64_t rows, int64_t n, int64_t experts, int threads) {
     int64_t matrices = experts ? experts : 1, used = 2;
     size_t bytes = (size_t) (width / sizes[i].values * rows * matrices) * (size_t) sizes[i].bytes;
@@ -137,12 +160,14 @@ static uint64_t multiplied(int i, int64_t width, int64_t rows, int64_t n, int64_
     }
     int64_t results = experts ? used * n : n;
     struct ggml_tensor y = tensor_of(GGML_TYPE_F32, rows, experts ? used : n, experts ? n : 1, (size_t) (4 * rows * results));
-    y.src[0] = &w, y.src[1] = together ? &columns : &x, y.src[2] = &memory, y.src[3] = &order;
+    struct ggml_tensor bias = floats_of(rows, 1), residual = floats_of(rows, n);
+    y.src[0] = &w, y.src[1] = together ? &columns : &x, y.src[2] = &memory, y.src[3] = experts ? &order : &bias;
+    y.src[4] = n % 2 ? NULL : &residual;
     for (int t = 0; t < threads; t++) {
-        (experts ? ggmodel_multiply_experts : ggmodel_multiply)(&y, t, threads, NULL);
+        (experts ? ggmodel_multiply_experts : ggmodel_multiply)(&y, t, threads, (void *) (intptr_t) (n % 4));
     }
     uint64_t sum = digest(&y);
-    free(w.data), free(x.data), free(memory.data), free(ids.data), free(order.data), free(columns.data), free(y.data);
+    free(bias.data), free(residual.data), free(w.data), free(x.data), free(memory.data), free(ids.data), free(order.data), free(columns.data), free(y.data);
     return sum;
 }
 
@@ -157,6 +182,12 @@ int main(int count, char ** arguments) {
     fill(ggmodel_iq3_xxs, sizeof(ggmodel_iq3_xxs), 63, 1);
     fill(ggmodel_iq3_s, sizeof(ggmodel_iq3_s), 16, 1);
     fill(ggmodel_iq1, sizeof(ggmodel_iq1), 3, 8);
+    for (int activation = 0; activation < 6; activation++) {
+        for (int64_t width = 1; width < 70; width += 17) {
+            unsigned long long sum = finished(width, 1 + width % 5, activation, 1 + activation % 2);
+            printf("ends %d %d %016llx\n", activation, (int) width, sum);
+        }
+    }
     static const int64_t shapes[][2] = {{256, 1}, {768, 37}, {2304, 20}};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
         for (int s = 0; s < 3; s++) {

@@ -87,7 +87,7 @@ after_fork(_renew_all)
 # Ops that pass values on unchanged, so that their operands can be checked instead.
 _MOVES = frozenset({"contiguous", "duplicate", "reshape", "repeat", "concat", "cast"})
 # Ops that write into an operand's memory: the number of the operand that they write.
-_WRITES = {"copy": 0, "set_rows": 1, "set_inplace": 1}
+WRITES = {"copy": 0, "set_rows": 1, "set_inplace": 1}
 _EXACT = 1 << 24  # below it float32 has every integer
 
 Range = tuple[float, float]
@@ -168,7 +168,7 @@ class _Origins:
     def __init__(self, graph: Graph):
         self._written: dict[int, list[Node]] = {}  # sources of writes into a tensor, by its uid
         for node in graph.schedule:
-            at = _WRITES.get(node.op.name) if node.op is not None else None
+            at = WRITES.get(node.op.name) if node.op is not None else None
             if at is not None:
                 assert node.base is not None
                 source = node.sources[at]

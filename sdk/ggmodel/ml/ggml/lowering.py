@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import GraphError, OutOfMemory
+from ...gguf_file.types import DType
 from ...native import ffi, last_abort, lib
 from ..backend import Backend
 from ..devices import AllocationStatus
@@ -17,6 +18,7 @@ from ..node import Node, State, Weight, cut, impossible
 from .attention import Attention
 from .compute import Compute, need_success
 from .emitters import EMITTERS
+from .endings import Ending, endings
 from .experts import ExpertsAhead
 from .hardware import Hardware
 from .memory import (
@@ -27,8 +29,8 @@ from .memory import (
     physically_possible,
     value_of,
 )
-from .ordered import Ordered
-from .products import Products
+from .ordered import Ordered, ours
+from .products import Products, serves
 from .weights import Weights
 
 # The most tensors that ggml makes of an op, tried with two kinds of operands: convolutions are the
@@ -70,13 +72,15 @@ class GGMLExecutable(Executable):
         self.states: set[int] = set()
         self._inputs: Described | None = None
         self._arena: Arena | None = None
-        self._schedule = tuple(graph.schedule)
+        self._schedule, self._outputs = tuple(graph.schedule), outputs
+        self._endings: dict[int, Ending] = {}
+        self._seen = False  # all ops have tensors of their own
         self._generation = (-1, -1)  # of the memory of results and of inputs
         try:
             self._fills = self._make_inputs(graph)
             views = {node: view for _, view, node in self._fills}
             self._checks = [] if self._dry else index_checks(graph, views)
-            self._lay_out(graph, outputs)
+            self._lay_out()
         except BaseException:
             self._close()
             raise
@@ -93,11 +97,11 @@ class GGMLExecutable(Executable):
             return []
         return [fill_of(node, value_of(self._tensors[node.uid], node)) for node in graph.inputs]
 
-    def _lower(self, graph: Graph) -> int:
+    def _lower(self) -> int:
         """Builds ggml's graph anew; returns an upper bound of its number of tensors."""
         if self._arena is not None:
             self._arena.close()
-        ops = [node for node in graph.schedule if node.op is not None]
+        ops = [node for node in self._schedule if node.op is not None]
         count = sum(_MOST_TENSORS.get(node.op.name, _MOST_OF_OTHERS) for node in ops if node.op)
         count += 64
         self._arena = Arena(count, count)
@@ -109,18 +113,61 @@ class GGMLExecutable(Executable):
         self._attention = Attention(ctx, n_threads, self._in_order) if self._attends else None
         choices = self._weights.choices
         self._ahead = None if choices is None else ExpertsAhead(ctx, ops, choices)
+        self._endings = self._find_endings()
+        inner = {x.uid for ending in self._endings.values() for x in ending.inner}
         leaves = 0
-        for node in graph.schedule:
+        for node in self._schedule:
+            if node.uid in inner:
+                self._tensors.pop(node.uid, None)
+                continue
             if not node.n_elements:
                 self._tensors[node.uid] = self._arena.tensor(node)
                 continue
-            self._tensors[node.uid] = t = self._emit(ctx, node)
+            ending = self._endings.get(node.uid)
+            t = self._emit(ctx, node) if ending is None else self._end(node, ending)
+            self._tensors[node.uid] = t
             if node.base is not None:
                 t.nb = node.nb  # tidier than ggml's, see tidy_strides
             lib.ggml_set_name(t, node.name.encode()[-63:])
             lib.ggml_build_forward_expand(self._cgraph, t)
             leaves += len(node.sources) + 1  # an op may need one of its own
         return lib.ggml_graph_n_nodes(self._cgraph) + leaves
+
+    def _find_endings(self) -> dict[int, Ending]:
+        """The ops that are computed as one, by the uid of the last; each alone if all are seen."""
+        if not serves(DType.F32) or self._weights.hardware.gpus:
+            return {}
+        if self._seen:
+            return endings(self._schedule, self._schedule, lambda node: False)
+        return endings(self._schedule, self._outputs, self._ends)
+
+    def _ends(self, node: Node) -> bool:
+        """Whether an op is a product by a kernel of our own for one matrix."""
+        assert node.op is not None
+        if node.op.name != "mulmat":
+            return False
+        return ours(node) if self._in_order else self._weights.multiplied(node)
+
+    def _end(self, node: Node, ending: Ending) -> Any:
+        """The tensor of the last op of an ending."""
+
+        def tensor(place: tuple[Node, int] | None) -> Any:
+            if place is None:
+                return ffi.NULL
+            adds, i = place
+            return self._operand(adds.sources[i], i, adds, True)
+
+        end = tensor(ending.bias), ending.activation, tensor(ending.residual)
+        x = ending.x
+        if not ending.in_product:
+            t = self._products.finish(self._operand(x, 0, ending.ops[0], True), end)
+        else:
+            operands = tuple(self._operand(y, i, x, True) for i, y in enumerate(x.sources))
+            by = self._products if self._ordered is None else self._ordered
+            t = by.multiply(*operands, shared=self._are_fixed(x), end=end)
+        if not t:
+            raise impossible(node, f"ggml refused it: {last_abort()}")
+        return t
 
     def _emit(self, ctx: Any, node: Node) -> Any:
         assert node.op is not None
@@ -153,7 +200,8 @@ class GGMLExecutable(Executable):
         """`_emit` of an op whose sums have one order."""
         assert node.op is not None
         if node.op.name in ("mulmat", "mulmat_id"):
-            return by.multiply(node, operands, self._are_fixed(node))
+            multiply = by.multiply if ours(node) else by.product
+            return multiply(*operands, shared=self._are_fixed(node))
         return EMITTERS[node.op.name](ctx, operands, {**node.attrs, "product": by.product})
 
     def _are_fixed(self, node: Node) -> bool:
@@ -173,20 +221,20 @@ class GGMLExecutable(Executable):
             return x.storage.handle.tensors[x.uid]
         return self._tensors[x.uid]
 
-    def _lay_out(self, graph: Graph, outputs: tuple[Node, ...]) -> None:
+    def _lay_out(self) -> None:
         compute = self._compute
-        tensors = self._lower(graph)
+        tensors = self._lower()
         # An upper bound: memory that is freed and reused counts twice.
-        possible = physically_possible(sum(node.nbytes for node in graph.schedule))
+        possible = physically_possible(sum(node.nbytes for node in self._schedule))
         if self._dry or not possible:
             possible = compute.measure(self._cgraph, tensors)
-            tensors = self._lower(graph)  # measuring may leave a graph in pieces
+            tensors = self._lower()  # measuring may leave a graph in pieces
         if not self._dry:
-            self._mark(outputs)
+            self._mark(self._outputs)
             if not possible:
                 self._weights.hardware.cpu.status = AllocationStatus.FAILED
             if not possible or not compute.lay_out(self._cgraph, tensors):
-                self._lower(graph)
+                self._lower()
                 compute.measure(self._cgraph, tensors)
                 raise OutOfMemory(
                     "the compute buffer of this graph does not fit in memory; "
@@ -227,7 +275,7 @@ class GGMLExecutable(Executable):
 
         Returns:
             Seconds by op of the graph's schedule, summed over ggml's nodes for it; 0 for ops that
-            compute nothing, such as views.
+            compute nothing, such as views, and those that a product computes with its own.
         """
         return self._alone(self._run_apart, step)
 
@@ -238,7 +286,7 @@ class GGMLExecutable(Executable):
         totals, at = [], 0
         for node in self._schedule:
             spent = 0.0
-            if node.n_elements:
+            if node.uid in self._tensors and node.n_elements:
                 result = self._tensors[node.uid]
                 while True:  # an op's last tensor is its result
                     last = lib.ggml_graph_node(self._cgraph, at) == result
@@ -246,9 +294,18 @@ class GGMLExecutable(Executable):
                     if last:
                         break
             totals.append(spent)
+        places = {node.uid: i for i, node in enumerate(self._schedule)}
+        for last, ending in self._endings.items():
+            if ending.in_product:
+                at = places[last]
+                totals[places[ending.x.uid]], totals[at] = totals[at], 0.0
         return totals
 
     def _run_each(self, step: Any, visit: Callable[[Node, np.ndarray], None]) -> None:
+        if any(ending.inner for ending in self._endings.values()):
+            self._seen = True
+            self._values.clear()
+            self._lay_out()
         made: dict[Any, list[Node]] = {}
         for node in self._schedule:
             if node.n_elements and (node.dtype.numpy is not None or node.is_contiguous):
@@ -290,7 +347,7 @@ class GGMLExecutable(Executable):
     def keep_only(self, outputs: tuple[Node, ...]) -> None:
         kept = {node.uid for node in outputs} | {node.uid for _, _, node in self._fills}
         self._tensors = {uid: t for uid, t in self._tensors.items() if uid in kept}
-        self._schedule = ()
+        self._schedule, self._endings = (), {}
         for node in outputs:
             cut(node)
 

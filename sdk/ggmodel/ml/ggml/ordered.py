@@ -12,7 +12,7 @@ from typing import Any
 from ...errors import Unsupported
 from ...native import ffi, lib, proc
 from ..node import Node
-from .products import Products, custom_op, serves, takes
+from .products import NOTHING, End, Products, custom_op, serves, takes
 
 _CONVERT = ffi.addressof(lib, "ggmodel_convert_columns")
 _MULTIPLY = ffi.addressof(lib, "ggmodel_multiply_ordered")
@@ -34,6 +34,12 @@ def find_kernels() -> None:
         )
 
 
+def ours(product: Node) -> bool:
+    """Whether a product has a kernel of our own."""
+    weight = product.sources[0]
+    return weight is not None and serves(weight.dtype) and takes(product)
+
+
 class Ordered:
     """The products of one graph.
 
@@ -46,20 +52,13 @@ class Ordered:
         self._ctx, self._products = ctx, products
         self._columns: dict[Any, Any] = {}
 
-    def multiply(self, product: Node, operands: tuple[Any, ...], shared: bool) -> Any:
-        """The tensor of an op "mulmat" or "mulmat_id"; NULL after a failed assert.
-
-        Args:
-            operands: the weight [k, m, …], x [k, n, …], and for experts their ids.
-            shared: other products may read the same operands, which nothing overwrites between.
-        """
-        weight, x, *ids = operands
-        stored = product.sources[0]
-        if stored is not None and serves(stored.dtype) and takes(product):
-            if not lib.ggml_is_contiguous(x):
-                x, shared = lib.ggml_cont(self._ctx, x), False
-            return self._products.multiply(weight, x, *ids, shared=shared)
-        return self.product(weight, x, *ids, shared=shared)
+    def multiply(
+        self, weight: Any, x: Any, ids: Any = None, shared: bool = False, end: End = NOTHING
+    ) -> Any:
+        """As `Products.multiply`, of any layout of x: the tensor of a product that is `ours`."""
+        if not lib.ggml_is_contiguous(x):
+            x, shared = lib.ggml_cont(self._ctx, x), False
+        return self._products.multiply(weight, x, ids, shared, end)
 
     def product(self, weight: Any, x: Any, ids: Any = None, shared: bool = False) -> Any:
         """weight [k, m, b, c] · x [k, n, b', c'] → F32 [m, n, b', c'], or of experts with `ids`

@@ -21,6 +21,7 @@ from ..node import Node
 _BLOCK = 32  # of native/products.c
 _ALL_THREADS = -1  # GGML_N_TASKS_MAX; a kernel for one thread returns in the others
 _MULTIPLY = ffi.addressof(lib, "ggmodel_multiply")
+_FINISH = ffi.addressof(lib, "ggmodel_finish")
 _MULTIPLY_EXPERTS = ffi.addressof(lib, "ggmodel_multiply_experts")
 _SORT_EXPERTS = ffi.addressof(lib, "ggmodel_sort_experts")
 _QUANTIZE = ffi.addressof(lib, "ggmodel_quantize")
@@ -34,6 +35,12 @@ LEAST = 1 << 17
 
 instructions = lib.ggmodel_use_products(len(NAMES) - 1)
 """The number of the family in use: the last one that this processor has."""
+
+
+End = tuple[Any, int, Any]
+"""What becomes of elements, activation(x + bias) + residual: the tensor of a bias F32 [m], or NULL;
+a number of `endings.ACTIVATIONS`; the tensor of a residual F32 [m, …], or NULL."""
+NOTHING: End = (ffi.NULL, 0, ffi.NULL)
 
 
 def serves(dtype: DType) -> bool:
@@ -73,13 +80,21 @@ class Products:
         self._columns: dict[Any, Any] = {}
         self._panels: Any = None
 
-    def multiply(self, weight: Any, x: Any, ids: Any = None, shared: bool = False) -> Any:
+    def multiply(
+        self,
+        weight: Any,
+        x: Any,
+        ids: Any = None,
+        shared: bool = False,
+        end: End = NOTHING,
+    ) -> Any:
         """The tensor [m, n, …] of a weight [k, m] of a type that `serves`, and F32 x [k, n, …]; or
         with `ids` [used, tokens], [m, used, tokens] of experts [k, m, experts] and x [k, 1 or more,
         tokens]. NULL after a failed assert.
 
         Args:
             shared: other products may read the same operands, which nothing overwrites between.
+            end: what becomes of the elements; of experts nothing.
         """
         if self._panels is None:
             size = lib.ggmodel_panel_bytes()
@@ -98,7 +113,16 @@ class Products:
         if ids:
             ne = (weight.ne[1], ids.ne[0], ids.ne[1], 1)
             return self._op(lib.GGML_TYPE_F32, ne, (*sources, order), _MULTIPLY_EXPERTS)
-        return self._op(lib.GGML_TYPE_F32, (weight.ne[1], *list(x.ne)[1:]), sources, _MULTIPLY)
+        ne = (weight.ne[1], *list(x.ne)[1:])
+        bias, activation, residual = end
+        beside = (bias, residual)
+        return self._op(lib.GGML_TYPE_F32, ne, sources, _MULTIPLY, activation, beside)
+
+    def finish(self, x: Any, end: End) -> Any:
+        """The tensor of what becomes of F32 x [m, …]; NULL after a failed assert."""
+        bias, activation, residual = end
+        beside = (bias, residual)
+        return self._op(lib.GGML_TYPE_F32, tuple(x.ne), (x,), _FINISH, activation, beside)
 
     def _order(self, ids: Any, weight: Any, shared: bool) -> Any:
         """The columns by experts, in groups."""
@@ -121,11 +145,18 @@ class Products:
         return self._op(lib.GGML_TYPE_I8, ne, sources, _QUANTIZE, data=together)
 
     def _op(
-        self, dtype: int, ne: tuple[int, ...], sources: tuple[Any, ...], kernel: Any, data: int = 0
+        self,
+        dtype: int,
+        ne: tuple[int, ...],
+        sources: tuple[Any, ...],
+        kernel: Any,
+        data: int = 0,
+        beside: tuple[Any, ...] = (),
     ) -> Any:
         if not all(sources):
             return ffi.NULL  # an assert has failed
-        return custom_op(self._ctx, dtype, ne, sources, kernel, ffi.cast("void *", data))
+        given = (*sources, *beside)
+        return custom_op(self._ctx, dtype, ne, given, kernel, ffi.cast("void *", data))
 
 
 def custom_op(

@@ -1,0 +1,224 @@
+"""Biases, activations and residuals that join the op before them: the bits of ops one by one,
+values of float64, and every op for those who look at it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ggmodel.gguf_file import MemorySource
+from ggmodel.ml import BackendParams, Context, DType, Tensor, new_backend
+from ggmodel.ml.ggml import measurements, products
+from ggmodel.ml.ggml.endings import ACTIVATIONS
+from ggmodel.ml.ggml.ggml_backend import GGMLBackend
+from ggmodel.ml.ggml.lowering import GGMLExecutable
+from ggmodel.native import lib
+from tests.ml.harness import METADATA, blocks, normal
+
+ALL = len(products.NAMES)
+INSTRUCTIONS = [i for i in range(1, ALL) if lib.ggmodel_use_products(i) == i]
+BEST = lib.ggmodel_use_products(ALL)
+pytestmark = pytest.mark.skipif(not BEST, reason="no kernels for this processor")
+
+Build = Callable[[Context, Callable[[str], Tensor]], list[Tensor]]
+
+
+@pytest.fixture(autouse=True)
+def always(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Chooses our kernels, whatever is faster, and however small weights are."""
+    monkeypatch.setattr(measurements, "own_is_faster", lambda dtype: (True,) * 6)
+    monkeypatch.setattr(measurements, "plain_is_faster", lambda *of: (True,) * 6)
+    monkeypatch.setattr(products, "LEAST", 1)
+    yield
+    lib.ggmodel_use_products(ALL)
+
+
+def weights(dtype: DType, rows: int, width: int) -> dict[str, Any]:
+    """A matrix "w" [width, rows], and a bias "b" [rows]."""
+    values = normal(rows, width) / 8
+    if dtype.is_quantized:
+        matrix: Any = (dtype, (width, rows), blocks(dtype, values).data)
+    else:
+        matrix = values.astype(dtype.numpy)
+    return {"w": matrix, "b": normal(rows, seed=1)}
+
+
+def computed(
+    build: Build, tensors: dict[str, Any], fuses: bool = True, **params: Any
+) -> tuple[list[np.ndarray], int]:
+    """The values of a graph's outputs, and the number of endings."""
+    source = MemorySource(METADATA, tensors)
+    with (
+        new_backend(source, BackendParams(**{"num_threads": 1, **params})) as backend,
+        backend.new_context() as ctx,
+    ):
+        with ctx.trace():
+
+            def weight(name: str) -> Tensor:
+                t = backend.get(name)
+                assert t is not None
+                return t
+
+            results = build(ctx, weight)
+            ctx.forward(*results)
+        backend.allocate(ctx.graph)
+        backend.load()
+        with closing(backend.compile(ctx.graph, tuple(results))) as executable:
+            assert isinstance(executable, GGMLExecutable)
+            if not fuses:
+                executable.run_each(None, lambda node, value: None)
+            count = sum(bool(ending.inner) for ending in executable._endings.values())
+            executable.run()
+            return [executable.value(y).copy() for y in results], count
+
+
+def whole(x: np.ndarray, activation: str, residual: bool) -> Build:
+    """activation(w x + b), and x or a part of it added."""
+
+    def build(ctx: Context, weight: Callable[[str], Tensor]) -> list[Tensor]:
+        y = weight("w").mulmat(ctx.input().from_floats(x)) + weight("b")
+        if activation:
+            y = getattr(y, activation)()
+        if residual:
+            y = ctx.input().from_floats(normal(*y.shape[::-1], seed=2)) + y
+        return [y]
+
+    return build
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("dtype", [DType.Q8_0, DType.Q4_K, DType.F16, DType.F32], ids=str)
+def test_bits_are_those_of_ops_one_by_one(dtype: DType, deterministic: bool):
+    random = np.random.default_rng(3)
+    for columns in (1, 2, 7, 8, 9, 16, 17, 33, 70):
+        rows, activation = int(random.integers(1, 130)), ACTIVATIONS[columns % 6]
+        tensors, x = weights(dtype, rows, 256), normal(columns, 256, seed=4)
+        build = whole(x, activation, columns % 4 > 0)
+        params = {"deterministic": deterministic}
+        (apart,), none = computed(build, tensors, fuses=False, **params)
+        assert not none
+        for instructions in INSTRUCTIONS:
+            lib.ggmodel_use_products(instructions)
+            (got,), count = computed(build, tensors, num_threads=2, **params)
+            assert count == 1
+            np.testing.assert_array_equal(got, apart)
+
+
+def exact(name: str, x: np.ndarray) -> np.ndarray:
+    """An activation in float64."""
+    if name == "gelu_erf":
+        return np.array([0.5 * v * math.erfc(-v / math.sqrt(2)) for v in x])
+    if name == "relu":
+        return np.maximum(x, 0)
+    y = {
+        "gelu": 2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3),
+        "quick_gelu": 1.702 * x,
+        "silu": x,
+    }[name]
+    with np.errstate(over="ignore"):
+        return x / (1 + np.exp(-y))
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS[1:])
+def test_activations_are_exact_to_four_units_in_the_last_place(name: str):
+    """Of their argument; and to 3e-6 of a result above 1e-6: the exponent of a tail is rounded."""
+    x = np.concatenate([np.linspace(-30, 30, 60001), np.logspace(-30, 30, 500)]).astype(np.float32)
+    x = np.concatenate([x, -x, [0, -0.0, np.inf]]).astype(np.float32)
+    (got,), _ = computed(
+        lambda ctx, weight: [getattr(ctx.input().from_floats(x), name)()], {"b": normal(1)}
+    )
+    want = exact(name, x.astype(np.float64))
+    got = got.reshape(-1)
+    assert got[-1] == np.inf
+    error = np.abs(got[:-1] - want[:-1])
+    assert (error <= 4 * np.spacing(np.abs(x[:-1]))).all()
+    large = np.abs(want[:-1]) > 1e-6
+    assert (error[large] <= 3e-6 * np.abs(want[:-1][large])).all()
+
+
+def test_no_number_stays_none():
+    for name in ACTIVATIONS[2:]:
+        ((got,), _) = computed(
+            lambda ctx, weight, name=name: [
+                getattr(ctx.input().from_floats(np.full(3, np.nan, np.float32)), name)()
+            ],
+            {"b": normal(1)},
+        )
+        assert np.isnan(got).all()
+
+
+def test_what_is_read_elsewhere_stays_an_op():
+    """An output, and a result with two readers."""
+    tensors, x = weights(DType.Q8_0, 48, 64), normal(5, 64)
+
+    def build(ctx: Context, weight: Callable[[str], Tensor]) -> list[Tensor]:
+        biased = weight("w").mulmat(ctx.input().from_floats(x)) + weight("b")
+        active = biased.gelu_erf()
+        return [biased, active + active]
+
+    got, count = computed(build, tensors)
+    apart, _ = computed(build, tensors, fuses=False)
+    assert count == 1
+    for ours, theirs in zip(got, apart, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_two_products_are_added():
+    tensors, x = weights(DType.F16, 48, 64), normal(5, 64)
+
+    def build(ctx: Context, weight: Callable[[str], Tensor]) -> list[Tensor]:
+        a, b = (weight("w").mulmat(ctx.input().from_floats(x * i)) for i in (1, 2))
+        return [a + b]
+
+    (got,), count = computed(build, tensors)
+    (apart,), _ = computed(build, tensors, fuses=False)
+    assert count == 1
+    np.testing.assert_array_equal(got, apart)
+
+
+def test_nothing_moves_behind_a_write():
+    """An operand of the product is overwritten before the residual is known."""
+    tensors, x = weights(DType.Q8_0, 64, 64), normal(5, 64)
+
+    def build(ctx: Context, weight: Callable[[str], Tensor]) -> list[Tensor]:
+        given = ctx.input().from_floats(x) * 1.0
+        y = weight("w").mulmat(given)
+        ctx.forward(y)
+        other = given.set_inplace(ctx.input().from_floats(2 * x), *given.nb[1:], 0)
+        return [y + other]
+
+    (got,), count = computed(build, tensors)
+    (apart,), _ = computed(build, tensors, fuses=False)
+    assert not count
+    np.testing.assert_array_equal(got, apart)
+
+
+def test_all_ops_are_seen_and_timed():
+    tensors, x = weights(DType.Q8_0, 48, 64), normal(5, 64)
+    with new_backend(MemorySource(METADATA, tensors), BackendParams(num_threads=1)) as backend:
+        assert isinstance(backend, GGMLBackend)
+        with backend.new_context() as ctx:
+            with ctx.trace():
+                w, b = backend.get("w"), backend.get("b")
+                assert w is not None and b is not None
+                y = (w.mulmat(ctx.input().from_floats(x)) + b).gelu()
+                ctx.forward(y)
+            backend.allocate(ctx.graph)
+            backend.load()
+            with closing(backend.compile(ctx.graph, (y,))) as executable:
+                assert isinstance(executable, GGMLExecutable)
+                seconds = executable.run_apart()
+                assert [s > 0 for s in seconds] == [True, False, False]
+                fused = executable.value(y).copy()
+                seen: list[str] = []
+                executable.run_each(
+                    None, lambda node, value: seen.append(node.op.name if node.op else "")
+                )
+                assert seen == ["mulmat", "add", "gelu"]
+                np.testing.assert_array_equal(executable.value(y), fused)
+                assert all(s > 0 for s in executable.run_apart())
