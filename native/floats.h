@@ -16,25 +16,19 @@ typedef float lane_sums[FLOAT_COLUMNS][LANES] __attribute__((aligned(64)));
 
 _Static_assert(DEPTH / SPAN * sizeof(float_panel) <= ROWS / TILE * BLOCKS * sizeof(struct rows), "a panel fits");
 
-/* Values as F32, those behind the last of a span as zeros. */
+/* n values of a span as F32. */
 TARGET static void convert_span(int type, const uint8_t * from, int n, float * to) {
-    uint16_t padded[SPAN];
     if (type == GGML_TYPE_F32) {
         memcpy(to, from, n * sizeof(float));
-        memset(to + n, 0, (SPAN - n) * sizeof(float));
         return;
     }
-    if (n < SPAN) {
-        memset(padded, 0, sizeof(padded));
-        from = memcpy(padded, from, 2 * n);
-    }
-    for (int i = 0; i < SPAN; i += VEC) {
+    for (int i = 0; i < n; i += VEC) {
         store_vec(to + i, type == GGML_TYPE_F16 ? vec_of_f16(from + 2 * i) : vec_of_bf16(from + 2 * i));
     }
 }
 
-/* Adds the products of one span to the sums of FLOAT_TILE rows and n columns. */
-INLINE void add_span(const float (*w)[SPAN], const float (*x)[SPAN], int n, lane_sums * to) {
+/* Adds the products of `width` values of a span to the sums of FLOAT_TILE rows and n columns. */
+INLINE void add_span(const float (*w)[SPAN], int width, const float * const * x, int n, lane_sums * to) {
     for (int lane = 0; lane < LANES; lane += VEC) {
         vec sums[FLOAT_TILE][FLOAT_COLUMNS];
         for (int r = 0; r < FLOAT_TILE; r++) {
@@ -42,7 +36,7 @@ INLINE void add_span(const float (*w)[SPAN], const float (*x)[SPAN], int n, lane
                 sums[r][j] = vec_of(0);
             }
         }
-        for (int i = lane; i < SPAN; i += LANES) {
+        for (int i = lane; i < width; i += LANES) {
             vec weights[FLOAT_TILE];
             for (int r = 0; r < FLOAT_TILE; r++) {
                 weights[r] = load_vec(w[r] + i);
@@ -62,32 +56,43 @@ INLINE void add_span(const float (*w)[SPAN], const float (*x)[SPAN], int n, lane
     }
 }
 
-TARGET static void add_spans(const float (*w)[SPAN], int rows, const float (*x)[SPAN], int n, lane_sums * to) {
+TARGET static void add_spans(const float (*w)[SPAN], int rows, int width, const float * const * x, int n,
+                             lane_sums * to) {
     for (int r = 0; r < rows; r += FLOAT_TILE) {
         switch (n) {
-            case 1: add_span(w + r, x, 1, to + r); break;
-            case 2: add_span(w + r, x, 2, to + r); break;
-            case 3: add_span(w + r, x, 3, to + r); break;
+            case 1: add_span(w + r, width, x, 1, to + r); break;
+            case 2: add_span(w + r, width, x, 2, to + r); break;
+            case 3: add_span(w + r, width, x, 3, to + r); break;
 #if FLOAT_COLUMNS > 3
-            case 4: add_span(w + r, x, 4, to + r); break;
-            case 5: add_span(w + r, x, 5, to + r); break;
-            default: add_span(w + r, x, FLOAT_COLUMNS, to + r);
+            case 4: add_span(w + r, width, x, 4, to + r); break;
+            case 5: add_span(w + r, width, x, 5, to + r); break;
+            default: add_span(w + r, width, x, FLOAT_COLUMNS, to + r);
 #endif
         }
     }
 }
 
-TARGET static float sum_of_lanes(const float * lanes) {
-    float sums[LANES / 2];
-    for (int i = 0; i < LANES / 2; i++) {
-        sums[i] = lanes[i] + lanes[i + LANES / 2];
+typedef float floats8 __attribute__((vector_size(32)));
+
+#define PICKED(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+
+/* The sums of lanes of eight rows, which begin `step` floats after one another. */
+INLINE void sum_lanes(const float * rows, int step, float * to) {
+    floats8 a[8], b[4], c[2];
+    for (int r = 0; r < 8; r++) {
+        floats8 low, high;
+        memcpy(&low, rows + r * step, sizeof(low));
+        memcpy(&high, rows + r * step + LANES / 2, sizeof(high));
+        a[r] = low + high;
     }
-    for (int half = LANES / 4; half; half /= 2) {
-        for (int i = 0; i < half; i++) {
-            sums[i] += sums[i + half];
-        }
+    for (int r = 0; r < 4; r++) { /* of rows r and r + 4 */
+        b[r] = PICKED(a[r], a[r + 4], 0, 1, 2, 3, 8, 9, 10, 11) + PICKED(a[r], a[r + 4], 4, 5, 6, 7, 12, 13, 14, 15);
     }
-    return sums[0];
+    for (int r = 0; r < 2; r++) { /* of rows r and r + 2, r + 4 and r + 6 */
+        c[r] = PICKED(b[r], b[r + 2], 0, 1, 8, 9, 4, 5, 12, 13) + PICKED(b[r], b[r + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+    }
+    floats8 sums = PICKED(c[0], c[1], 0, 8, 2, 10, 4, 12, 6, 14) + PICKED(c[0], c[1], 1, 9, 3, 11, 5, 13, 7, 15);
+    memcpy(to, &sums, sizeof(sums));
 }
 
 /* `rows` of a depth of weights as spans of a panel; those behind the last row, up to a whole tile, as zeros. */
@@ -114,19 +119,21 @@ TARGET static void fill_panel(const struct ggml_tensor * w, const uint8_t * from
 TARGET static void multiply_panel(const float_panel * panel, int rows, int depth, const float * const * x, int n,
                                   float * const * to, bool more) {
     lane_sums sums[FLOAT_ROWS];
-    float columns[FLOAT_COLUMNS][SPAN] __attribute__((aligned(64)));
-    memset(sums, 0, (rows + FLOAT_TILE - 1) / FLOAT_TILE * FLOAT_TILE * sizeof(*sums));
+    memset(sums, 0, (rows + 7) / 8 * 8 * sizeof(*sums));
     for (int i = 0; i * SPAN < depth; i++) {
+        const float * columns[FLOAT_COLUMNS];
         for (int j = 0; j < n; j++) {
-            int left = depth - i * SPAN;
-            convert_span(GGML_TYPE_F32, (const uint8_t *) (x[j] + i * SPAN), left < SPAN ? left : SPAN, columns[j]);
+            columns[j] = x[j] + i * SPAN;
         }
-        add_spans(panel[i], rows, columns, n, sums);
+        add_spans(panel[i], rows, depth - i * SPAN < SPAN ? depth - i * SPAN : SPAN, columns, n, sums);
     }
     for (int j = 0; j < n; j++) {
+        float all[FLOAT_ROWS];
+        for (int r = 0; r < rows; r += 8) {
+            sum_lanes(sums[r][j], FLOAT_COLUMNS * LANES, all + r);
+        }
         for (int r = 0; r < rows; r++) {
-            float sum = sum_of_lanes(sums[r][j]);
-            to[j][r] = more ? to[j][r] + sum : sum;
+            to[j][r] = more ? to[j][r] + all[r] : all[r];
         }
     }
 }
