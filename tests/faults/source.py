@@ -13,7 +13,8 @@ import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import TypeVar
 
@@ -71,19 +72,22 @@ class Source:
 
     def __init__(self, path: str, text: str):
         self.path, self.text, self.tree = path, text, ast.parse(text)
-        self._lines = [0]
-        for line in text.splitlines(keepends=True):
-            self._lines.append(self._lines[-1] + len(line))
+        self._rows = text.splitlines(keepends=True)
+        self._lines = [0, *accumulate(map(len, self._rows))]
 
     @cached_property
     def _around(self) -> dict[ast.AST, ast.AST]:
         return {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
 
+    @cached_property
+    def _nodes(self) -> list[ast.AST]:
+        return list(ast.walk(self.tree))
+
     def offset(self, line: int, column: int) -> int:
         """The offset of a node's line and column, which counts bytes."""
-        start = self._lines[line - 1]
-        row = self.text[start:].split("\n", 1)[0]
-        return start + len(row.encode()[:column].decode())
+        row = self._rows[line - 1]
+        before = column if row.isascii() else len(row.encode()[:column].decode())
+        return self._lines[line - 1] + before
 
     def span(self, node: ast.AST) -> tuple[int, int]:
         """From where to where the text of a node goes."""
@@ -117,7 +121,8 @@ class Source:
 
     def nodes(self, kind: type[N], inside: ast.AST | None = None) -> Iterator[N]:
         """All nodes of a kind, in the order of the text."""
-        found = [n for n in ast.walk(inside or self.tree) if isinstance(n, kind)]
+        every = self._nodes if inside is None else ast.walk(inside)
+        found = [n for n in every if isinstance(n, kind)]
         return iter(sorted(found, key=self.span))
 
     def changed(self, *edits: Edit) -> str:
@@ -175,15 +180,20 @@ def _missing(source: Source, node: ast.ClassDef) -> str:
     return _members(block, skip=tuple(own | {"attn", "layers"}))
 
 
+@cache
+def _tree(cls: type) -> ast.ClassDef:
+    tree = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    return tree
+
+
 def _members(block: type, skip: tuple[str, ...]) -> str:
     """The fields with a tensor and the forward of a class, as the text behind a class's own."""
     fields, methods = dict[str, str](), dict[str, str]()
     for cls in reversed(block.__mro__):
         if not cls.__module__.startswith(nn.__name__):
             continue
-        tree = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
-        assert isinstance(tree, ast.ClassDef)
-        for node in tree.body:
+        for node in _tree(cls).body:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 if isinstance(node.value, ast.Call) and node.target.id not in skip:
                     fields[node.target.id] = ast.unparse(node)

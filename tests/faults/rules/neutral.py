@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 
 from ggmodel.model import config_class, find
 from ggmodel.model.config import key_fields
@@ -44,6 +45,7 @@ def _numbers(source: Source) -> dict[str, tuple[object, tuple[str, ...]]]:
     return numbers
 
 
+@cache
 def _registered(architecture: str) -> str:
     """The name of an architecture in files, of that of its goldens."""
     names = (name for name in supported() if name.replace("-", "_") == architecture)
