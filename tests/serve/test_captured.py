@@ -89,3 +89,22 @@ def test_requests_choose_strengths(http: httpx.Client, stories: ggmodel.LoadedMo
     assert text() == text(steer={}) == text(steer={"push": 0})
     want = stories.generate(ASKED["prompt"], max_tokens=5, temperature=0, steer=PUSH)
     assert text(steer={"push": 1}) == want != text()
+
+
+def test_towers_of_pictures_are_captured_within_the_limit(monkeypatch: pytest.MonkeyPatch):
+    shapes, scene = STORIES.with_name("shapes.gguf"), STORIES.with_name("scene.png")
+    url = f"data:image/png;base64,{base64.b64encode(scene.read_bytes()).decode()}"
+    content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "what?"}]
+    body = {"messages": [{"role": "user", "content": content}], "max_tokens": 2}
+    monkeypatch.setenv("GGMODEL_LIMIT_SERVE_CAPTURED_BYTES", "30000")
+    with running(str(shapes)) as server, httpx.Client(base_url=server.url, timeout=60) as client:
+        answers = [
+            client.post("/v1/chat/completions", json={**body, "capture": [name]})
+            for name in ("vision.layers.0", "vision.layers.*")
+        ]
+    with ggmodel.load(shapes) as model, model.capture("vision.layers.0") as seen:
+        model.encode_image(scene)
+    (rows,) = arrays(answers[0].json()["choices"][0]["captured"]).values()
+    assert rows.shape == seen["vision.layers.0"].shape
+    np.testing.assert_allclose(rows, seen["vision.layers.0"], rtol=1e-3, atol=1e-3)
+    assert "takes over 30,000 bytes" in answers[1].text

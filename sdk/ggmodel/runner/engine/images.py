@@ -272,7 +272,9 @@ class MultimodalStore:
         modality = self.modality(kind)
         prepared = _ready(modality, kind, item, data or {})
         opened = modality.open(item) if prepared is None else prepared
-        if probe is not None:
+        # All modules may be the encoder's until its own are known.
+        called = () if probe is None else self._modules.get(kind, probe.modules)
+        if probe is not None and not probe.modules.keys().isdisjoint(called):
             prepared = prepared or self._prepared(modality, opened)
             if not probe.modules.keys().isdisjoint(self._called(kind, prepared)):
                 return self._probed(kind, prepared, probe)
