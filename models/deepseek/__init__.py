@@ -1,1 +1,1 @@
-"""DeepSeek: the architecture `deepseek2` (V2, V3, GLM 4.7 Flash)."""
+"""DeepSeek: the architectures `deepseek2` (V2, V3, GLM 4.7 Flash) and `deepseek4`."""

@@ -215,6 +215,12 @@ NOTES: dict[str, list[str]] = {
         f"{REFUSES}feed_forward_length is [0, 96, 32], not [0, 32, 32]",
     ],
     "kimi_linear/latent": [f"{REFUSES}attention.q_lora_rank is 32, not 0"],
+    "deepseek4/rates": [f"{REFUSES}hyper_connection.count is 3, not 4"],
+    "deepseek4/linear": [
+        f"{REFUSES}hyper_connection.count is 1, not 4",
+        *(f"{REFUSES}it has no place for blk.0.ffn_{p}_shexp.bias" for p in ("gate", "up", "down")),
+        f"{REFUSES}it needs output.weight",
+    ],
     "laguna/full": [
         f"{DIFFERS}rope.scaling.yarn_attn_factor is 1.2, and it computes with 1.138",
         f"{DIFFERS}rope.scaling.yarn_beta_fast is 2.0, and it computes with 32.0",
@@ -333,7 +339,7 @@ NOTES: dict[str, list[str]] = {
 # llama.cpp computes the same: there are no notes.
 SAME = """
     afmoe/published bailingmoe2/published dots1/published ernie4_5_moe/published
-    exaone_moe/published minimax_m2/published
+    exaone_moe/published minimax_m2/published deepseek4/published
     deepseek2/lite deepseek2/v3 glm4moe/air glm4moe/groups glm4moe/whole_rope
     olmoe/published olmoe/linear_rope qwen2moe/published
     cohere2/linear_rope cohere2/published command_r/published gemma2/published gemma3/images

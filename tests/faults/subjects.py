@@ -33,7 +33,7 @@ FAMILIES = {
     "bart": ("bart", "marian"),
     "cohere": ("cohere2", "command_r"),
     "encoders": ("eurobert", "modern_bert", "mpnet", "nomic_bert"),
-    "deepseek": ("deepseek2",),
+    "deepseek": ("deepseek2", "deepseek4"),
     "falcon": ("falcon_h1",),
     "granite": ("granite", "granitehybrid", "granitemoe"),
     "jamba": ("jamba",),

@@ -20,6 +20,7 @@ ALL = [
 # at its beginning, or with learned positions, which nothing moves.
 STATES = {
     "bart",
+    "deepseek4",
     "falcon_h1",
     "gpt2",
     "granitehybrid",

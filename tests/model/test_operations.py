@@ -18,6 +18,7 @@ from ggmodel.model import (
     Concat,
     HeadPart,
     HeadRows,
+    Indices,
     Interleaved,
     LastRows,
     MXFP4Blocks,
@@ -57,9 +58,19 @@ def test_these_tests_know_all_operations():
         LastRows,
         Chain,
         NegatedExp,
+        Indices,
     }
     sources = {Stack, Part, Interleaved, MXFP4Blocks, Computed, Concat, HeadPart, HeadRows}
     assert every(Sources) == sources
+
+
+def test_indices_are_integers_of_the_width_of_each_side():
+    x = np.arange(6, dtype=np.int64).reshape(2, 3)
+    written = Indices().to_gguf(x, CONFIG)
+    assert written.dtype == np.int32
+    assert np.array_equal(written, x)
+    assert Indices().to_hf(written, CONFIG).dtype == np.int64
+    assert np.array_equal(Indices().to_hf(written, CONFIG), x)
 
 
 def test_a_chain_is_undone_from_its_end():

@@ -55,6 +55,7 @@ FILES = {
 OVERRIDDEN = {
     ("phi3", "attention.sliding_window"): "hparams.n_swa         = 0;",
     ("llama", "rope.dimension_count"): "invalid n_rot: %u, expected %u",
+    ("deepseek4", "hyper_connection.count"): "GGML_ASSERT(hc == 4);",
     **{
         (name, "attention.key_length"): "layer.wo%s= create_tensor(tn(LLM_TENSOR_ATTN_OUT"
         for name in (

@@ -17,7 +17,7 @@ from ..gguf_file import DType, TensorInfo, TensorSource
 from ..gguf_file.source import encode_value
 from ..model import Model, find, find_hf
 from ..model.module import of_tower
-from ..model.operations import Computed
+from ..model.operations import Computed, Indices
 from ..model.walk import LONGEST
 from .behind import Behind
 from .checkpoint import Checkpoint
@@ -200,6 +200,8 @@ class CheckpointSource(TensorSource):
         from .quantize import encode
 
         t = self.tensors[name]
+        if isinstance(made.entry.op, Indices):
+            return values.astype(np.int32).reshape(-1).view(np.uint8).data.toreadonly()
         weights = None if self._importance is None else self._importance.of(name, t.shape)
         return encode(values, t.dtype, name, weights).data.toreadonly()
 
@@ -302,8 +304,9 @@ class CheckpointSource(TensorSource):
         for name, made in self._made.items():
             shape = made.shape[::-1] or (1,)
             join = made.entry.join
-            if join is not None and join.dtype is not None:
-                plain[name] = Candidate(name, shape, join.dtype)
+            only = DType.I32 if isinstance(made.entry.op, Indices) else join and join.dtype
+            if only is not None:
+                plain[name] = Candidate(name, shape, only)
                 continue
             matrices = self._stored_as(made.entry)
             if recipe is not None and not recipe.dtype.is_quantized:
@@ -313,7 +316,7 @@ class CheckpointSource(TensorSource):
             plain[name] = Candidate(name, shape, dtype)
         if recipe is None or not recipe.dtype.is_quantized:
             return {name: c.dtype for name, c in plain.items()}
-        tensors = [c for c in plain.values() if not c.dtype.is_quantized]
+        tensors = [c for c in plain.values() if c.dtype in _RAW]
         chosen = choose(recipe, metadata, tensors, self._importance and self._importance.entries)
         return {name: chosen.get(name, c.dtype) for name, c in plain.items()}
 

@@ -18,7 +18,7 @@ from ..gguf_file import DType, MemorySource
 from ..gguf_file.values import KeyValues
 from ..model import Model, config_class
 from ..model.config import DOCUMENTS, key_fields
-from ..model.operations import Computed
+from ..model.operations import Computed, Indices
 from ..reading import read_json
 from .declaration import PlannedTensor, plan
 from .keys import Watched, listed_classes, recorded, reference_table, unread_keys, with_defaults
@@ -211,7 +211,8 @@ def from_hf(
             shape = entry.join.shape([tensors[s].shape for s in entry.sources], config)
             made[entry.name] = entry.join.dtype, shape[::-1], value.tobytes()
         else:
-            made[entry.name] = value if store is None else store(entry.name, value)
+            whole = isinstance(entry.op, Indices)
+            made[entry.name] = value if store is None or whole else store(entry.name, value)
     both = {**(reference or {}), **prepared}
     fit.report.add_unread({}, unread_keys(architecture, raw, hf, both))
     fit.report.check(strict)

@@ -106,6 +106,7 @@ _ROUTER = (
 _SHARED = Fixed(
     "expert_shared_feed_forward_length", lambda h: [h.shared_experts * h.expert_ffn], refused=True
 )
+_STREAMS = Fixed("hyper_connection.count", lambda h: [4], refused=True)
 _ALL_HEADS = Fixed("attention.head_count_kv", lambda h: [h.heads], refused=True)
 _QWEN3 = (
     *_SILU,
@@ -273,6 +274,7 @@ FIXED: Mapping[str, Sequence[Fixed]] = {
         _SHARED,
         _fixed("expert_group_best", 2, matters=lambda h: h.expert_groups > 1),
     ),
+    "deepseek4": (*_SILU[1:], _of_yarn("attn_factor", 1.0), _STREAMS),
     "smollm3": (
         *_SILU,
         Fixed("rope.layers", lambda h: [[(i + 1) % 4 != 0 for i in range(h.layers)]]),
@@ -447,6 +449,7 @@ SURPLUS: Mapping[str, Sequence[str]] = {
     "exaone-moe": _FACTORS[1:],
     "ernie4_5-moe": (*_FACTORS, "output.bias", *_MLP_BIASES),
     "deepseek2": (*_FACTORS, _BIAS, "blk.*.attn_q_a.bias", "blk.*.attn_kv_a_mqa.bias"),
+    "deepseek4": (*_FACTORS, *(f"blk.*.ffn_{p}_shexp.bias" for p in ("gate", "up", "down"))),
     "cohere2": (*_FACTORS, _BIAS, "output.weight"),
     "command-r": (*_FACTORS, _BIAS, "output.weight"),
     "lfm2": (*_FACTORS, *_SHORTCONV),
@@ -477,10 +480,9 @@ NEEDED: Mapping[str, Sequence[str]] = {
     "gpt-oss": (_BIAS,),
     "mamba": ("blk.*.ssm_conv1d.bias",),
     "mamba2": ("blk.*.ssm_conv1d.bias",),
-    "apertus": ("output.weight",),
+    **dict.fromkeys(("apertus", "deepseek4", "stablelm"), ("output.weight",)),
     "phimoe": ("output.weight", "output.bias", _BIAS),
     "starcoder2": (_BIAS, *_MLP_BIASES[1:]),
-    "stablelm": ("output.weight",),
     "gptneox": ("output.weight", "blk.*.attn_qkv.bias", _BIAS),
     "bailingmoe2": ("output.weight", *(f"blk.*.attn_{part}_norm.weight" for part in "qk")),
     **dict.fromkeys(

@@ -424,7 +424,8 @@ def _fitting(dtype: DType, width: int) -> DType:
 # F32 in every file, beside vectors and norms.
 _PRECISE = re.compile(
     r"(position(al)?_emb|^token_types\.|ffn_gate_inp(_shexp)?\.|ssm_conv1d|shortconv\.conv|"
-    r"\.conv_dw\.|^v\.conv_stem\.|altup_(correct|predict)_coef|time_mix_w[12]\.)"
+    r"\.conv_dw\.|^v\.conv_stem\.|altup_(correct|predict)_coef|time_mix_w[12]\.|"
+    r"hc_(\w+_)?fn\.|compressor_ape\.)"
 )
 
 # llama.cpp convolves these in F16 alone: those over time, and those of each channel by itself.

@@ -3,6 +3,7 @@
 from ..model.cache import Cache, CacheSpec, Size
 from .bidirectional import Bidirectional, BidirectionalCache
 from .causal import CausalCache
+from .compressed import Compressed, CompressedCache, LayerEntries
 from .encoder import Cross, EncoderCache, LayerObjects
 from .layer import KV_TYPES, LayerCache
 from .recurrent import LayerStates, Part, Recurrent, RecurrentCache
@@ -17,10 +18,13 @@ __all__ = [
     "Causal",
     "CausalCache",
     "Chunked",
+    "Compressed",
+    "CompressedCache",
     "Cross",
     "Declared",
     "EncoderCache",
     "LayerCache",
+    "LayerEntries",
     "LayerObjects",
     "LayerStates",
     "Part",

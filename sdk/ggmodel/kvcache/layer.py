@@ -27,7 +27,8 @@ class Stored:
     Attributes:
         ropes: layer number → the rotation of its keys; None if they are not rotated.
         keys: layer → [width · heads, cells].
-        values: layer → as keys or, with the backend's `permuted_v`, [cells, width · heads].
+        values: layer → as keys or, with the backend's `permuted_v`, [cells, width · heads]; none
+            for layers that store rows of one kind alone.
         heads: layer → (width, number) of the heads of keys and of values.
         components: the most components that a position has for one of the ropes.
         at_once: the most cells that `rotate` and `clear` compute on at a time.
@@ -71,6 +72,10 @@ class Stored:
         shape = value[0] * value[1], self.cells
         shape = shape[::-1] if self.permuted_v else shape
         self.values[layer] = self._state(f"cache.{layer}.v", layer, *shape)
+
+    def rows(self, layer: int, name: str, width: int) -> None:
+        """Allocates rows of one kind in place of the layer's keys and values."""
+        self.keys[layer] = self._state(f"cache.{layer}.{name}", layer, width, self.cells)
 
     def _state(self, name: str, layer: int, *shape: int) -> Tensor:
         tensor = self._ctx.layer(layer).zeros(self.dtype, *shape)
@@ -189,13 +194,13 @@ class Feeds:
         max_bias: float = 0.0,
         relative: bool = False,
     ):
-        self.stored, self.ctx, self._cache, self.max_bias = stored, ctx, cache, max_bias
+        self.stored, self.ctx, self.cache, self.max_bias = stored, ctx, cache, max_bias
         self._relative = relative
         placed = step.placed[cache]
         self.window, self.n = placed.window, len(placed.cells)
         n = self.n
         self.rows = ctx.feed(self._cells, DType.I64, n, trusted=True, name="cells") if n else None
-        self.mask = _mask(stored.backend, ctx, cache, step)
+        self.mask = mask_of(stored.backend, ctx, cache, step)
         self._scattered: dict[int, Tensor] = {}
         self._matrices: dict[int, Tensor] = {}
 
@@ -207,13 +212,13 @@ class Feeds:
             )
 
         def numbers(step: Step) -> np.ndarray:
-            held = step.placed[self._cache].positions
+            held = step.placed[self.cache].positions
             return fill(held - step.positions[:, None]).ravel()
 
         return self.ctx.feed(numbers, DType.I32, self.window.size * self.n, name="distances")
 
     def _cells(self, step: Step) -> np.ndarray:
-        return step.placed[self._cache].cells
+        return step.placed[self.cache].cells
 
     def scattered(self, width: int) -> Tensor:
         """Row indices for values with `permuted_v`: one for each number, I64 [width · n]."""
@@ -237,7 +242,8 @@ class Feeds:
         return self._matrices[width]
 
 
-def _mask(backend: Backend, ctx: Context, cache: Cache, step: Step) -> Tensor:
+def mask_of(backend: Backend, ctx: Context, cache: Cache, step: Step) -> Tensor:
+    """The mask, or the order, that a step has in `step.placed[cache]`."""
     config, placed, n = backend.cache_config, step.placed[cache], len(step.positions)
     if config.ordered:
         size = ORDER_ROW * n + placed.lists

@@ -86,6 +86,13 @@ class Order:
         """The numbers behind those of n rows."""
         return len(self.numbers) - ORDER_ROW * n
 
+    def seen(self, n: int, row: int) -> np.ndarray:
+        """The cells that one of n rows sees, by position: int32 [any]."""
+        start, _, base, first, end = self.numbers[ORDER_ROW * row : ORDER_ROW * (row + 1)]
+        begin = ORDER_ROW * n + start - base
+        cells = self.numbers[begin + first : begin + max(first, end)]
+        return cells[cells >= 0]
+
     def advance(self, cells: Sequence[int], first: Sequence[int], positions: Sequence[int]) -> bool:
         """Has each row, of a list of its own, see its sequence's next position, from `first` on.
         False where a list has no space for it, with nothing changed."""

@@ -74,6 +74,7 @@ class Sliding(Positions):
     Attributes:
         memory: number of positions kept, if more than the window: a sequence can then be resumed
             further back.
+        absolute: as of `Causal`; of layers whose values are rotated, too.
 
     Raises:
         ConfigError: a window below one position, or above the memory.
@@ -83,6 +84,7 @@ class Sliding(Positions):
     memory: int | None = None
     rope: Rotation | None = None
     shares: int | None = None
+    absolute: bool = False
 
     def __post_init__(self):
         need_span("window", self.window)
@@ -112,7 +114,7 @@ class Sliding(Positions):
 
     @property
     def kind(self) -> Hashable:
-        return ("sliding", self.window, self.span)
+        return ("sliding", self.window, self.span, self.absolute)
 
     @property
     def span(self) -> int:

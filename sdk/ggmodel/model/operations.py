@@ -56,6 +56,16 @@ class Operation(ABC):
         return x
 
 
+class Indices(Operation):
+    """Indices, of 64 bits in checkpoints and I32 in files of any type."""
+
+    def to_gguf(self, x: np.ndarray, config: Any) -> np.ndarray:
+        return x.astype(np.int32)
+
+    def to_hf(self, x: np.ndarray, config: Any) -> np.ndarray:
+        return x.astype(np.int64)
+
+
 @dataclass(frozen=True)
 class PermuteRope(Operation):
     """Rows from rotary halves, as transformers rotates, to neighbours, as ggml's norm type does.

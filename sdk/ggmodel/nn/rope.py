@@ -36,6 +36,7 @@ class Rope:
         scale: factor on positions; linear scaling by s is 1/s.
         factors: F32 [dims/2], divide the frequencies.
         magnitude: factor on the result.
+        last: the last `dims` elements of a head are rotated, not the first.
 
     Raises:
         ConfigError: base, scale or magnitude is not above 0, or sections do not fit type and dims.
@@ -48,6 +49,7 @@ class Rope:
     factors: Tensor | None = None
     magnitude: float = 1.0
     sections: tuple[int, ...] = ()
+    last: bool = False
 
     def __post_init__(self):
         numbers = self.base, self.scale, self.magnitude
@@ -105,17 +107,25 @@ class Rope:
         same = factors is self.factors or (bool(name) and name == own_name)
         return same and own.items() <= op.attrs.items()
 
-    def _rotated(self, x: Tensor, positions: Tensor, magnitude: float) -> Tensor:
-        return x.rope(
+    def back(self, x: Tensor, positions: Tensor) -> Tensor:
+        """x [head dim, heads, n] rotated the other way."""
+        return self._rotated(x, positions, self.magnitude, -self.scale)
+
+    def _rotated(
+        self, x: Tensor, positions: Tensor, magnitude: float, scale: float | None = None
+    ) -> Tensor:
+        first = x.dim(0) - self.dims if self.last else 0
+        rotated = (x.slice(0, first, x.dim(0)) if first else x).rope(
             positions,
             self.dims,
             self.base,
-            self.scale,
+            self.scale if scale is None else scale,
             type=self.type,
             factors=self.factors,
             attn_factor=magnitude,
             sections=self.sections,
         )
+        return x.slice(0, 0, first).concat(rotated, 0) if first else rotated
 
 
 HF = Mapping[str, Any]
@@ -124,9 +134,10 @@ _WIDEST = 1 << 16  # a file's numbers must not make us take memory without end
 
 def scaling_of(hf: HF) -> Mapping[str, Any]:
     """The rope scaling of a config: `rope_scaling`, or the "full_attention" entry if
-    `rope_parameters` is a table by kind of layer."""
+    `rope_parameters` is a table by kind of layer; DeepSeek V4 has "compress"."""
     by_kind = hf.get("rope_parameters") or {}
-    return hf.get("rope_scaling") or by_kind.get("full_attention") or {}
+    own = by_kind.get("full_attention") or by_kind.get("compress")
+    return hf.get("rope_scaling") or own or {}
 
 
 def scaling_kind(hf: HF) -> str:

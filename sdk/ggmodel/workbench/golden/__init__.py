@@ -158,9 +158,11 @@ def source_of(
 
 
 def in_float32(source: MemorySource) -> MemorySource:
-    """The same numbers in F32."""
+    """The same numbers in F32; indices stay as they are."""
     tensors = {
-        name: (DType.F32, t.shape, decode(source.data(name), t.dtype, t.n_elements).tobytes())
+        name: (t.dtype, t.shape, bytes(source.data(name)))
+        if t.dtype.is_integer
+        else (DType.F32, t.shape, decode(source.data(name), t.dtype, t.n_elements).tobytes())
         for name, t in source.tensors.items()
     }
     return MemorySource(dict(source.metadata), tensors, source.name)

@@ -76,7 +76,7 @@ class Hyperparameters:
             elif tag.default is MISSING and not optional and key not in metadata:
                 result.missing.append(name)
                 value = _PLACEHOLDERS[value_kind]
-                if tag.least is not None:
+                if tag.least is not None and value_kind is not list:
                     value = max(value, tag.least)
             if value is not None:
                 metadata[key] = value
