@@ -90,7 +90,8 @@ class Inspecting:
     def capture(self, *names: str) -> Iterator[Seen]:
         """Captures what modules give for the requests that are made within the block, by this
         thread or task: prompts, answers, logits and rows of texts. Only what is named is copied.
-        Prompts are computed from their beginning. Each text that is embedded is a request.
+        Prompts are computed from their beginning. Each text that is embedded is a request, and each
+        item that `encode_media` encodes.
 
         Args:
             names: of modules, with `*` in place of a part: "layers.*" are all layers, whose results
