@@ -4,12 +4,14 @@
 
 One thread, by its processor time, the best of some runs in turns; GOP/s are 2 · k · m · n a second.
 "stored" is ggml with the weight as it lies in the file, "rearranged" with its faster layout, where
-it has one. Weights and activations are zeros: no kernel looks at values.
+it has one. Weights and activations are zeros: no kernel looks at values. "GB/s" is the rate of
+weights that our kernels read; the first line has that of a plain read of 256 MiB.
 """
 
 from __future__ import annotations
 
 import argparse
+import time
 from typing import Any
 
 from rich.console import Console
@@ -41,8 +43,9 @@ def main() -> None:
     console = Console()
     family = lib.ggmodel_use_products(options.family)
     about = describe()
-    console.print(f"ggml {about['version']}, own kernels: {products.NAMES[family]}")
-    table = Table("type", "columns", "own", "stored", "rearranged", "own ÷ best of ggml")
+    read = f"read: {read_rate():.1f} GB/s"
+    console.print(f"ggml {about['version']}, own kernels: {products.NAMES[family]}, {read}")
+    table = Table("type", "columns", "own", "stored", "rearranged", "own ÷ best of ggml", "GB/s")
     for dtype in chosen:
         for columns in options.columns:
             table.add_row(dtype.name, str(columns), *measured(dtype, width, rows, columns))
@@ -50,7 +53,7 @@ def main() -> None:
 
 
 def measured(dtype: DType, width: int, rows: int, columns: int) -> list[str]:
-    """GOP/s of each way as text, and the ratio."""
+    """GOP/s of each way as text, the ratio, and GB/s of our own."""
     cpu = lib.ggml_backend_dev_by_type(lib.GGML_BACKEND_DEVICE_TYPE_CPU)
     ways: list[tuple[bool, Any]] = [(True, None), (False, None)]
     ways += [(False, kind) for kind in extra_buffer_types(cpu)]
@@ -67,7 +70,20 @@ def measured(dtype: DType, width: int, rows: int, columns: int) -> list[str]:
         rates = [work / op.seconds if op is not None else 0 for op in timed]
     rearranged = max(rates[2:], default=0)
     ratio = rates[0] / max(rates[1], rearranged)
-    return [*(f"{rate:.0f}" if rate else "" for rate in (*rates[:2], rearranged)), f"{ratio:.2f}"]
+    read = rates[0] / (2 * width * columns) * dtype.row_size(width)
+    texts = (f"{rate:.0f}" if rate else "" for rate in (*rates[:2], rearranged))
+    return [*texts, f"{ratio:.2f}", f"{read:.1f}"]
+
+
+def read_rate() -> float:
+    """GB/s of one thread that looks for a byte in memory."""
+    memory = bytes([1]) * (256 << 20)
+    seconds: list[float] = []
+    for _ in range(RUNS):
+        begin = time.thread_time()
+        assert memory.find(b"\0") < 0
+        seconds.append(time.thread_time() - begin)
+    return 1e-9 * len(memory) / min(seconds)
 
 
 if __name__ == "__main__":

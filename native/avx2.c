@@ -136,8 +136,8 @@ INLINE ints pairs_of(ints weights, ints x, enum kind kind) {
 
 /* Groups of four values whose products 16 bits can add, two of a group in each: eight of the smallest bytes, one of
    the largest. */
-INLINE int together_of(const struct type * type) {
-    return type->most < 16 ? 8 : type->most < 32 ? 4 : type->most < 64 ? 2 : 1;
+INLINE int together_of(int most) {
+    return most < 16 ? 8 : most < 32 ? 4 : most < 64 ? 2 : 1;
 }
 
 /* The products of group g of four values, of TILE rows and n columns, added to sums if `more`. */
@@ -160,7 +160,7 @@ INLINE void products_of(const struct rows * w, const struct columns * x, int g, 
 /* Adds the products of groups of four values, from `begin` to `end`, of TILE rows and n columns. */
 INLINE void exact_sums(const struct rows * w, const struct columns * x, int begin, int end, int first, int n,
                        const struct type * type, enum kind kind, ints (*to)[VECS]) {
-    int together = kind == BYTES ? together_of(type) : 1;
+    int together = kind == BYTES ? together_of(type->most) : 1;
     const ints ones = _mm256_set1_epi16(1);
     for (int g = begin; g < end;) {
         if (kind == DOT) {
@@ -185,7 +185,61 @@ INLINE void exact_sums(const struct rows * w, const struct columns * x, int begi
 #include "plain_kernels.h"
 #include "floats.h"
 #include "finish.h"
-#include "one_column.h"
+
+#define SIGNED_BYTES true
+typedef words8 words;
+typedef int32_t signed_words __attribute__((vector_size(32)));
+
+/* 16 bytes of VEC rows as four words of each. */
+INLINE void words_at(const uint8_t * rows, size_t stride, words * to) {
+    transpose(rows, stride, to);
+}
+
+INLINE __m128i shorts_of(const uint8_t * rows, size_t stride) {
+    uint16_t bits[VEC];
+    for (int r = 0; r < VEC; r++) {
+        memcpy(bits + r, rows + r * stride, 2);
+    }
+    return _mm_loadu_si128((const __m128i *) bits);
+}
+
+/* Two bytes of VEC rows. */
+INLINE words shorts_at(const uint8_t * rows, size_t stride) {
+    return (words) _mm256_cvtepu16_epi32(shorts_of(rows, stride));
+}
+
+/* An F16 number of VEC rows. */
+INLINE vec halves_of(const uint8_t * rows, size_t stride) {
+    return _mm256_cvtph_ps(shorts_of(rows, stride));
+}
+
+/* The lower halves of words, as F16 numbers. */
+INLINE vec low_halves(words x) {
+    ints packed = _mm256_packus_epi32((ints) (x & 0xffff), _mm256_setzero_si256());
+    return _mm256_cvtph_ps(_mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 8)));
+}
+
+INLINE words looked_up(const uint8_t * table, words numbers) {
+    ints twice = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *) table));
+    return (words) _mm256_shuffle_epi8(twice, (ints) numbers);
+}
+
+/* `start` and the exact products of words from `begin` to `end` with a column's values. */
+INLINE ints dots(const words * values, const int8_t * x, int begin, int end, int most, int start) {
+    int together = together_of(most);
+    ints sum = ints_of(start), pairs = ints_of(0);
+    for (int g = begin; g < end; g++) {
+        ints four = ints_of((int) word_of((const uint8_t *) x + 4 * g));
+        ints two = pairs_of((ints) values[g], four, most > 127 ? SIGNED : BYTES);
+        pairs = g % together ? _mm256_add_epi16(pairs, two) : two;
+        if (g % together == together - 1 || g == end - 1) {
+            sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+        }
+    }
+    return sum;
+}
+
+#include "few_columns.h"
 
 PLAIN_KERNELS(pairs, BYTES)
 PLAIN_KERNELS(signed, SIGNED)
@@ -218,7 +272,8 @@ HIDDEN const struct family ggmodel_by_avx2 = {
     .signs = needs_signs,
     .interleave = interleave,
     .kernel_of = kernel_of,
-    .column_kernel_of = column_kernel_of,
+    .few_kernel_of = few_kernel_of,
+    .signed_bytes = SIGNED_BYTES,
     .quantize_column = quantize_column,
     .multiply_floats = multiply_floats,
     .finish = finish,
@@ -230,7 +285,8 @@ HIDDEN const struct family ggmodel_by_avx_vnni = {
     .signs = needs_none,
     .interleave = interleave,
     .kernel_of = dot_kernel_of,
-    .column_kernel_of = column_kernel_of,
+    .few_kernel_of = few_kernel_of,
+    .signed_bytes = SIGNED_BYTES,
     .quantize_column = quantize_column,
     .multiply_floats = multiply_floats,
     .finish = finish,

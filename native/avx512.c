@@ -15,11 +15,13 @@
 static unpacker * const unpackers[TYPES] = UNPACKERS;
 
 #include "kernels.h"
-#include "row_by_row.h"
 
 #define VEC           16
 #define FLOAT_COLUMNS  6
-typedef __m512 vec;
+typedef __m512  vec;
+typedef __m512i ints;
+typedef uint32_t words __attribute__((vector_size(64)));
+typedef int32_t  signed_words __attribute__((vector_size(64)));
 
 INLINE vec load_vec(const float * at) {
     return _mm512_loadu_ps(at);
@@ -83,8 +85,60 @@ INLINE vec vec_of_bf16(const uint8_t * at) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
 
+INLINE vec vec_of_ints(ints x) {
+    return _mm512_cvtepi32_ps(x);
+}
+
 #include "floats.h"
 #include "finish.h"
+
+#define SIGNED_BYTES false
+
+/* 16 bytes of VEC rows as four words of each. */
+INLINE void words_at(const uint8_t * rows, size_t stride, words * to) {
+    __m512i z[4];
+    for (int i = 0; i < 4; i++) {
+        z[i] = of_four(rows + i * stride, 4 * stride);
+    }
+    __m512i a = _mm512_unpacklo_epi32(z[0], z[1]), c = _mm512_unpackhi_epi32(z[0], z[1]);
+    __m512i d = _mm512_unpacklo_epi32(z[2], z[3]), e = _mm512_unpackhi_epi32(z[2], z[3]);
+    to[0] = (words) _mm512_unpacklo_epi64(a, d);
+    to[1] = (words) _mm512_unpackhi_epi64(a, d);
+    to[2] = (words) _mm512_unpacklo_epi64(c, e);
+    to[3] = (words) _mm512_unpackhi_epi64(c, e);
+}
+
+/* Two bytes of VEC rows. */
+INLINE words shorts_at(const uint8_t * rows, size_t stride) {
+    return (words) _mm512_cvtepu16_epi32(shorts_of(rows, stride, 4));
+}
+
+/* An F16 number of VEC rows. */
+INLINE vec halves_of(const uint8_t * rows, size_t stride) {
+    return halves_at(rows, stride, 4);
+}
+
+/* The lower halves of words, as F16 numbers. */
+INLINE vec low_halves(words x) {
+    return _mm512_cvtph_ps(_mm512_cvtepi32_epi16((__m512i) x));
+}
+
+INLINE words looked_up(const uint8_t * table, words numbers) {
+    return (words) _mm512_shuffle_epi8(_mm512_broadcast_i32x4(bytes_16(table)), (__m512i) numbers);
+}
+
+/* `start` and the exact products of words from `begin` to `end` with a column's values. */
+INLINE ints dots(const words * values, const int8_t * x, int begin, int end, int most, int start) {
+    (void) most;
+    ints sum = _mm512_set1_epi32(start);
+    for (int g = begin; g < end; g++) {
+        __m512i four = _mm512_set1_epi32((int) word_of((const uint8_t *) x + 4 * g));
+        sum = _mm512_dpbusd_epi32(sum, (__m512i) values[g], four);
+    }
+    return sum;
+}
+
+#include "few_columns.h"
 
 TARGET static void quantize_column(const float * from, int count, int j, struct columns * to) {
     __m512 most = _mm512_setzero_ps();
@@ -150,6 +204,7 @@ static void end_tiles(const struct tile_shapes * before) {
     .interleave = interleave,             \
     .kernel_of = kernel_of,               \
     .few_kernel_of = few_kernel_of,       \
+    .signed_bytes = SIGNED_BYTES,         \
     .quantize_column = quantize_column,   \
     .multiply_floats = multiply_floats,   \
     .finish = finish

@@ -8,13 +8,20 @@
 #define SPAN          256 /* values that are added by fma alone */
 #define LANES          16
 #define FLOAT_TILE      4 /* rows whose sums stay in registers */
-#define FLOAT_ROWS     24 /* of a panel; of few columns FLOAT_FEW */
-#define FLOAT_FEW       8
+#define FLOAT_ROWS     24 /* of a panel */
 
 typedef float float_panel[FLOAT_ROWS][SPAN]; /* of one span */
 typedef float lane_sums[FLOAT_COLUMNS][LANES] __attribute__((aligned(64)));
 
 _Static_assert(DEPTH / SPAN * sizeof(float_panel) <= ROWS / TILE * BLOCKS * sizeof(struct rows), "a panel fits");
+
+/* Rows of a depth, in a panel or where they lie: bytes from one row to the next, and from a span to the next. */
+struct float_rows {
+    int type, rows, depth;
+    const uint8_t * data;
+    size_t row, span;
+    const uint8_t * next; /* the rows behind them, or NULL */
+};
 
 /* n values of a span as F32. */
 TARGET static void convert_span(int type, const uint8_t * from, int n, float * to) {
@@ -27,8 +34,14 @@ TARGET static void convert_span(int type, const uint8_t * from, int n, float * t
     }
 }
 
+INLINE vec floats_at(int type, const uint8_t * from, int i) {
+    return type == GGML_TYPE_F32 ? load_vec((const float *) from + i) :
+        type == GGML_TYPE_F16 ? vec_of_f16(from + 2 * i) : vec_of_bf16(from + 2 * i);
+}
+
 /* Adds the products of `width` values of a span to the sums of FLOAT_TILE rows and n columns. */
-INLINE void add_span(const float (*w)[SPAN], int width, const float * const * x, int n, lane_sums * to) {
+INLINE void add_span(int type, const uint8_t * const * w, int width, const float * const * x, int n,
+                     lane_sums * to) {
     for (int lane = 0; lane < LANES; lane += VEC) {
         vec sums[FLOAT_TILE][FLOAT_COLUMNS];
         for (int r = 0; r < FLOAT_TILE; r++) {
@@ -39,7 +52,7 @@ INLINE void add_span(const float (*w)[SPAN], int width, const float * const * x,
         for (int i = lane; i < width; i += LANES) {
             vec weights[FLOAT_TILE];
             for (int r = 0; r < FLOAT_TILE; r++) {
-                weights[r] = load_vec(w[r] + i);
+                weights[r] = floats_at(type, w[r], i);
             }
             for (int j = 0; j < n; j++) {
                 vec column = load_vec(x[j] + i);
@@ -56,18 +69,32 @@ INLINE void add_span(const float (*w)[SPAN], int width, const float * const * x,
     }
 }
 
-TARGET static void add_spans(const float (*w)[SPAN], int rows, int width, const float * const * x, int n,
-                             lane_sums * to) {
-    for (int r = 0; r < rows; r += FLOAT_TILE) {
-        switch (n) {
-            case 1: add_span(w + r, width, x, 1, to + r); break;
-            case 2: add_span(w + r, width, x, 2, to + r); break;
-            case 3: add_span(w + r, width, x, 3, to + r); break;
+INLINE void add_span_of(int type, const uint8_t * const * w, int width, const float * const * x, int n,
+                        lane_sums * to) {
+    switch (n) {
+        case 1: add_span(type, w, width, x, 1, to); break;
+        case 2: add_span(type, w, width, x, 2, to); break;
+        case 3: add_span(type, w, width, x, 3, to); break;
 #if FLOAT_COLUMNS > 3
-            case 4: add_span(w + r, width, x, 4, to + r); break;
-            case 5: add_span(w + r, width, x, 5, to + r); break;
-            default: add_span(w + r, width, x, FLOAT_COLUMNS, to + r);
+        case 4: add_span(type, w, width, x, 4, to); break;
+        case 5: add_span(type, w, width, x, 5, to); break;
+        default: add_span(type, w, width, x, FLOAT_COLUMNS, to);
 #endif
+    }
+}
+
+/* Adds the products of one span of rows and n columns. */
+TARGET static void add_spans(const struct float_rows * w, int span, const float * const * x, int n, lane_sums * to) {
+    int left = w->depth - span * SPAN, width = left < SPAN ? left : SPAN;
+    for (int row = 0; row < w->rows; row += FLOAT_TILE) {
+        const uint8_t * at[FLOAT_TILE];
+        for (int r = 0; r < FLOAT_TILE; r++) { /* those behind the last are not kept */
+            at[r] = w->data + (row + r < w->rows ? row + r : row) * w->row + span * w->span;
+        }
+        switch (w->type) {
+            case GGML_TYPE_F32: add_span_of(GGML_TYPE_F32, at, width, x, n, to + row); break;
+            case GGML_TYPE_F16: add_span_of(GGML_TYPE_F16, at, width, x, n, to + row); break;
+            default: add_span_of(GGML_TYPE_BF16, at, width, x, n, to + row);
         }
     }
 }
@@ -95,7 +122,7 @@ INLINE void sum_lanes(const float * rows, int step, float * to) {
     memcpy(to, &sums, sizeof(sums));
 }
 
-/* `rows` of a depth of weights as spans of a panel; those behind the last row, up to a whole tile, as zeros. */
+/* `rows` of a depth of weights as spans of a panel. */
 TARGET static void fill_panel(const struct ggml_tensor * w, const uint8_t * from, int rows, int depth,
                               float_panel * to) {
     size_t each = ggml_type_size(w->type);
@@ -108,31 +135,29 @@ TARGET static void fill_panel(const struct ggml_tensor * w, const uint8_t * from
             convert_span(w->type, at, depth - i * SPAN < SPAN ? depth - i * SPAN : SPAN, to[i][r]);
         }
     }
-    for (int r = rows; r % FLOAT_TILE; r++) {
-        for (int i = 0; i * SPAN < depth; i++) {
-            memset(to[i][r], 0, sizeof(to[i][r]));
-        }
-    }
 }
 
-/* `rows` of a panel times n columns; `to` has where each column's begin. */
-TARGET static void multiply_panel(const float_panel * panel, int rows, int depth, const float * const * x, int n,
-                                  float * const * to, bool more) {
+/* Rows times n columns; `to` has where each column's begin. */
+TARGET static void multiply_float_rows(const struct float_rows * w, const float * const * x, int n, float * const * to,
+                                       bool more) {
     lane_sums sums[FLOAT_ROWS];
-    memset(sums, 0, (rows + 7) / 8 * 8 * sizeof(*sums));
-    for (int i = 0; i * SPAN < depth; i++) {
+    memset(sums, 0, (w->rows + 7) / 8 * 8 * sizeof(*sums));
+    for (int i = 0; i * SPAN < w->depth; i++) {
         const float * columns[FLOAT_COLUMNS];
         for (int j = 0; j < n; j++) {
             columns[j] = x[j] + i * SPAN;
         }
-        add_spans(panel[i], rows, depth - i * SPAN < SPAN ? depth - i * SPAN : SPAN, columns, n, sums);
+        for (size_t ahead = 0; w->next && ahead < FLOAT_TILE * w->span; ahead += 64) {
+            __builtin_prefetch(w->next + i * FLOAT_TILE * w->span + ahead, 0, 2);
+        }
+        add_spans(w, i, columns, n, sums);
     }
     for (int j = 0; j < n; j++) {
         float all[FLOAT_ROWS];
-        for (int r = 0; r < rows; r += 8) {
+        for (int r = 0; r < w->rows; r += 8) {
             sum_lanes(sums[r][j], FLOAT_COLUMNS * LANES, all + r);
         }
-        for (int r = 0; r < rows; r++) {
+        for (int r = 0; r < w->rows; r++) {
             to[j][r] = more ? to[j][r] + all[r] : all[r];
         }
     }
@@ -142,12 +167,23 @@ TARGET static void multiply_floats(const struct floats * of) {
     const struct ggml_tensor * w = of->w;
     float_panel * panel = (float_panel *) of->panel;
     int m = (int) w->ne[1], k = (int) w->ne[0], inputs = of->order ? (int) of->x->ne[1] : 1;
-    int most = of->end - of->begin > FLOAT_COLUMNS ? FLOAT_ROWS : FLOAT_FEW;
-    for (int row = of->row; row < of->last; row += most) {
+    bool few = of->end - of->begin <= FEW;
+    size_t each = ggml_type_size(w->type);
+    for (int row = of->row, most = few ? FLOAT_TILE : FLOAT_ROWS; row < of->last; row += most) {
         int rows = of->last - row < most ? of->last - row : most;
         for (int at = 0; at < k; at += DEPTH) {
             int depth = k - at < DEPTH ? k - at : DEPTH;
-            fill_panel(w, of->data + row * w->nb[1] + at * ggml_type_size(w->type), rows, depth, panel);
+            const uint8_t * from = of->data + row * w->nb[1] + at * each;
+            struct float_rows these = {
+                w->type, rows, depth, from, w->nb[1], SPAN * each,
+                of->data + (row + most) * w->nb[1] + most * at * each,
+            };
+            if (!few) {
+                fill_panel(w, from, rows, depth, panel);
+                these = (struct float_rows) {
+                    GGML_TYPE_F32, rows, depth, (const uint8_t *) panel, sizeof(**panel), sizeof(*panel), NULL,
+                };
+            }
             for (int first = of->begin; first < of->end; first += FLOAT_COLUMNS) {
                 int n = of->end - first < FLOAT_COLUMNS ? of->end - first : FLOAT_COLUMNS;
                 const float * columns[FLOAT_COLUMNS];
@@ -158,7 +194,7 @@ TARGET static void multiply_floats(const struct floats * of) {
                     columns[j] = (const float *) of->x->data + read * k + at;
                     results[j] = of->to + (size_t) number * m + row;
                 }
-                multiply_panel(panel, rows, depth, columns, n, results, at > 0);
+                multiply_float_rows(&these, columns, n, results, at > 0);
                 for (int j = 0; j < n && at + depth == k; j++) {
                     end_rows(of->ending, results[j], row, rows);
                 }

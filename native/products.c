@@ -74,78 +74,58 @@ static void unpack_rows(const struct ggml_tensor * w, const struct type * type, 
     }
 }
 
-/* Column j of `blocks` groups' blocks; zeros fill the last stretch. */
-static void stretch_column(const struct columns * x, int blocks, int j, const struct type * type,
-                           struct stretch * to) {
-    int each = type->halves ? 2 : 1;
-    memset(to, 0, (blocks * BLOCK + LINE - 1) / LINE * sizeof(*to));
-    for (int b = 0; b < blocks; b++) {
-        struct stretch * s = to + b / (LINE / BLOCK);
-        for (int h = 0; h < 2; h++) {
-            int p = b % (LINE / BLOCK) * each + h * (each - 1);
-            memcpy(s->values + place_of(type->order, b % (LINE / BLOCK), h), x[b].values[j] + 16 * h, 16);
-            s->scale[p] = x[b].scale[j];
-            s->start[p] += type->zero * x[b].start[h][j];
-            s->sum[p] += x[b].sum[h][j];
+/* `count` columns of a group, block by block. */
+static void pack_columns(const struct columns * x, int blocks, int count, const struct type * type,
+                         struct activations * to) {
+    int zero = ggmodel_family->signed_bytes && type->most > 127 ? 0 : type->zero;
+    for (int b = 0; b < blocks; b++, x++) {
+        for (int j = 0; j < count; j++, to++) {
+            memcpy(to->values, x->values[j], BLOCK);
+            to->scale = x->scale[j];
+            to->minus_sum[0] = -(x->sum[0][j] + (type->halves ? 0 : x->sum[1][j]));
+            to->minus_sum[1] = -x->sum[1][j];
+            to->start[0] = zero * (x->start[0][j] + (type->halves ? 0 : x->start[1][j]));
+            to->start[1] = zero * x->start[1][j];
         }
     }
 }
 
-/* As multiply_matrix, with the one group of columns `first`; false if there is no room for them. */
+/* As multiply_matrix, with the one group of columns `first`; false if no kernel is for so few rows or many columns. */
 static bool multiply_few(const struct ggml_tensor * w, const uint8_t * data, const struct columns * x,
                          const int32_t * order, int first, int n, float * to, struct share s) {
     const struct type * type = ggmodel_type_of(w->type);
-    int m = (int) w->ne[1], blocks = (int) w->ne[0] / BLOCK, stretches = (w->ne[0] + LINE - 1) / LINE;
-    struct stretch * columns = (struct stretch *) s.panel;
+    few_kernel * run = ggmodel_family->few_kernel_of ? ggmodel_family->few_kernel_of(type) : NULL;
+    int m = (int) w->ne[1], blocks = (int) w->ne[0] / BLOCK;
+    struct activations * columns = (struct activations *) s.panel;
     int32_t numbers[GROUP];
     int count = columns_of(order, first, n, numbers);
-    if (count > FEW || count * stretches * sizeof(*columns) > ROWS / TILE * BLOCKS * sizeof(struct rows)) {
+    size_t most = ROWS / TILE * BLOCKS * sizeof(struct rows) / sizeof(*columns);
+    if (!run || m < TILE || count > FEW || (size_t) count * blocks > most) {
         return false;
     }
-    for (int j = 0; j < count; j++) {
-        stretch_column(x + (size_t) first * blocks, blocks, j, type, columns + j * stretches);
-    }
-    few_kernel * run = ggmodel_family->few_kernel_of(type);
+    pack_columns(x + (size_t) first * blocks, blocks, count, type, columns);
     int tiles = (m + TILE - 1) / TILE, end = part_of(tiles, s.ith + 1, s.nth);
     for (int tile = part_of(tiles, s.ith, s.nth); tile < end; tile++) {
-        int row = tile * TILE, rows = m - row < TILE ? m - row : TILE;
-        float * at[FEW];
+        int row = tile * TILE, before = row + TILE > m ? row + TILE - m : 0; /* the last tile has rows before it */
+        float sums[FEW][TILE], * at[FEW];
         for (int j = 0; j < count; j++) {
-            at[j] = to + (size_t) numbers[j] * m + row;
+            at[j] = before ? sums[j] : to + (size_t) numbers[j] * m + row;
         }
-        run(w, type, data + row * w->nb[1], rows, columns, count, at);
+        run(w, data + (row - before) * w->nb[1], columns, count, at);
+        for (int j = 0; j < count && before; j++) {
+            memcpy(to + (size_t) numbers[j] * m + row, sums[j] + before, (TILE - before) * sizeof(float));
+        }
         for (int j = 0; j < count; j++) {
-            end_rows(s.ending, at[j], row, rows);
+            end_rows(s.ending, to + (size_t) numbers[j] * m + row, row, TILE - before);
         }
     }
     return true;
 }
 
-/* As multiply_matrix, with one column of group `first`; false if there are more, or no kernel is for one. */
-static bool multiply_column(const struct ggml_tensor * w, const uint8_t * data, const struct columns * x,
-                            const int32_t * order, int first, int n, float * to, struct share s) {
-    int m = (int) w->ne[1];
-    int32_t numbers[GROUP];
-    column_kernel * run = NULL;
-    if (columns_of(order, first, n, numbers) == 1 && ggmodel_family->column_kernel_of) {
-        run = ggmodel_family->column_kernel_of(ggmodel_type_of(w->type));
-    }
-    int tiles = (m + TILE - 1) / TILE, end = part_of(tiles, s.ith + 1, s.nth);
-    for (int tile = part_of(tiles, s.ith, s.nth); tile < end && run; tile++) {
-        int row = tile * TILE, rows = m - row < TILE ? m - row : TILE;
-        const struct columns * column = x + (size_t) first * (w->ne[0] / BLOCK);
-        float * at = to + (size_t) numbers[0] * m + row;
-        run(w, data + row * w->nb[1], rows, column, at);
-        end_rows(s.ending, at, row, rows);
-    }
-    return run != NULL;
-}
-
 /* `to` F32 [m, …], of one matrix of weights and the groups of columns from `first` to `last`. */
 static void multiply_matrix(const struct ggml_tensor * w, const uint8_t * data, const struct columns * x,
                             const int32_t * order, int first, int last, int n, float * to, struct share s) {
-    if (last - first == 1 && (multiply_column(w, data, x, order, first, n, to, s) ||
-                              (ggmodel_family->few_kernel_of && multiply_few(w, data, x, order, first, n, to, s)))) {
+    if (last - first == 1 && multiply_few(w, data, x, order, first, n, to, s)) {
         return;
     }
     const struct type * type = ggmodel_type_of(w->type);
@@ -155,7 +135,7 @@ static void multiply_matrix(const struct ggml_tensor * w, const uint8_t * data, 
     int step = tiled ? GROUP : ggmodel_family->step, m = (int) w->ne[1], all = (int) w->ne[0] / BLOCK;
     int tiles = (m + TILE - 1) / TILE, end = part_of(tiles, s.ith + 1, s.nth);
     /* One group of columns reads a panel once: it stays in the nearest cache if it is small. */
-    int most = last - first == 1 && !ggmodel_family->few_kernel_of ? 1 : ROWS / TILE;
+    int most = last - first == 1 ? 1 : ROWS / TILE;
     for (int tile = part_of(tiles, s.ith, s.nth); tile < end; tile += most) {
         int some = end - tile < most ? end - tile : most;
         for (int begin = 0; begin < all; begin += BLOCKS) {

@@ -51,12 +51,12 @@ struct line {
     float   scale[LINE / 16], minimum[LINE / 16];
 };
 
-/* LINE values of one column in the order of a line, with a scale, a start and a sum for each part. */
-struct stretch {
-    int8_t  values[LINE] __attribute__((aligned(64)));
-    float   scale[LINE / 16], sum[LINE / 16];
-    int32_t start[LINE / 16];
-};
+/* A block of one column. */
+struct activations {
+    int8_t  values[BLOCK];
+    float   scale, minus_sum[2]; /* of each half, as the start of its exact sum; or the first of both */
+    int32_t start[2];
+} __attribute__((aligned(64)));
 
 /* The order of a line's bytes: the cheapest for a type. */
 enum order {
@@ -104,13 +104,9 @@ typedef void unpacker(const uint8_t * restrict from, int quads, struct line * re
 typedef void kernel(const struct rows * w, const struct columns * x, int blocks, int first, int n,
                     const struct type * type, int rows, float * const * to, bool more);
 
-/* `rows` of at most TILE rows times n columns; `to` has where each column's begin. */
-typedef void few_kernel(const struct ggml_tensor * w, const struct type * type, const uint8_t * data, int rows,
-                        const struct stretch * x, int n, float * const * to);
-
-/* `rows` of at most TILE times one column; `to` has where it begins. */
-typedef void column_kernel(const struct ggml_tensor * w, const uint8_t * data, int rows, const struct columns * x,
-                           float * to);
+/* TILE rows times n columns, whose blocks lie side by side; `to` has where each column's begin. */
+typedef void few_kernel(const struct ggml_tensor * w, const uint8_t * data, const struct activations * x, int n,
+                        float * const * to);
 
 /* The processor's configuration of tiles. */
 struct tile_shapes {
@@ -127,8 +123,8 @@ struct family {
     /* TILE lines as `blocks` blocks of rows. */
     void (*interleave)(const struct line * lines, int blocks, bool signs, const struct type * type, struct rows * to);
     kernel * (*kernel_of)(const struct type * type, bool tiled);
-    few_kernel * (*few_kernel_of)(const struct type * type); /* NULL where panels serve few columns, too */
-    column_kernel * (*column_kernel_of)(const struct type * type); /* NULL, or gives NULL, where others serve it */
+    few_kernel * (*few_kernel_of)(const struct type * type); /* NULL, or gives NULL, where panels serve few columns */
+    bool signed_bytes; /* few kernels want bytes above 127 with a sign, less a type's zero */
     /* `count` blocks of column j, with one scale: as ggml quantises them for dot products with weights of
        blocks of 32 values (Q8_0 and Q8_1, whose scales and sums are F16) and of 256 (Q8_K). */
     void (*quantize_column)(const float * from, int count, int j, struct columns * to);

@@ -7,8 +7,8 @@ INLINE float half(const uint8_t * at) {
     return _cvtsh_ss(bits);
 }
 
-/* Four F16 numbers for each quad, `step` bytes apart, as 16 floats, of which the last may be zeros. */
-INLINE __m512 halves_at(const uint8_t * from, size_t step, int quads) {
+/* Four numbers of two bytes for each quad, `step` bytes apart, of which the last may be zeros. */
+INLINE __m256i shorts_of(const uint8_t * from, size_t step, int quads) {
     __m128i four[4];
     for (int q = 0; q < 4; q++) {
         uint16_t bits[4] = {0};
@@ -19,7 +19,11 @@ INLINE __m512 halves_at(const uint8_t * from, size_t step, int quads) {
         four[q] = _mm_insert_epi16(_mm_insert_epi16(four[q], bits[2], 2), bits[3], 3);
     }
     __m128i first = _mm_unpacklo_epi64(four[0], four[1]), second = _mm_unpacklo_epi64(four[2], four[3]);
-    return _mm512_cvtph_ps(_mm256_set_m128i(second, first));
+    return _mm256_set_m128i(second, first);
+}
+
+INLINE __m512 halves_at(const uint8_t * from, size_t step, int quads) {
+    return _mm512_cvtph_ps(shorts_of(from, step, quads));
 }
 
 INLINE __m128i bytes_16(const void * at) {
@@ -37,12 +41,10 @@ INLINE __m512i twice_32(const void * at) {
 
 /* 16 bytes of each of four blocks, `step` bytes apart. */
 INLINE __m512i of_four(const uint8_t * from, size_t step) {
-    __m512i all = _mm512_castsi128_si512(bytes_16(from));
-    all = _mm512_inserti32x4(all, bytes_16(from + step), 1);
-    all = _mm512_inserti32x4(all, bytes_16(from + 2 * step), 2);
-    return _mm512_inserti32x4(all, bytes_16(from + 3 * step), 3);
+    __m256i a = _mm256_inserti128_si256(_mm256_castsi128_si256(bytes_16(from)), bytes_16(from + step), 1);
+    __m256i b = _mm256_inserti128_si256(_mm256_castsi128_si256(bytes_16(from+2*step)), bytes_16(from + 3*step), 1);
+    return _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1);
 }
-
 /* Some bits of bytes, shifted to the right by `low` in the first 32 bytes and by `high` in the second. */
 INLINE __m512i bits_of(__m512i all, int low, int high, int mask) {
     __m512i shifts = _mm512_inserti64x4(_mm512_set1_epi16((short) low), _mm256_set1_epi16((short) high), 1);

@@ -23,13 +23,13 @@ from ggmodel.native import lib
 from tests.ml.harness import METADATA, Blocks, blocks, nmse, normal
 
 MANY, FEW = 16, 1
-PLAIN_FOR_MANY = (False, False, True, True, True, True)
+PLAIN_FOR_MANY = (False, False, False, True, True, True, True)
 
 
 @pytest.fixture(autouse=True)
 def ggml_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without our own kernels, which test_products.py tests."""
-    monkeypatch.setattr(measurements, "own_is_faster", lambda dtype: (False,) * 6)
+    monkeypatch.setattr(measurements, "own_is_faster", lambda dtype: (False,) * 7)
     monkeypatch.setattr(attention, "instructions", attention.ANY)
 
 
@@ -52,14 +52,14 @@ def rearranging() -> Any:
 
 
 def test_a_number_of_columns_counts_as_the_next_lower_one_tried():
-    assert measurements.COLUMNS == (1, 4, 8, 16, 64, 512)
+    assert measurements.COLUMNS == (1, 2, 4, 8, 16, 64, 512)
     at = [measurements.at(PLAIN_FOR_MANY, n) for n in (0, 1, 3, 7, 8, 15, 512)]
     assert at == [False, False, False, False, True, True, True]
 
 
 def test_one_column_is_tried_on_weights_that_fill_no_cache():
     with measurements.Bench() as bench:
-        for columns, least in ((1, 32 << 20), (4, 0)):
+        for columns, least in ((1, 64 << 20), (4, 0)):
             timed = measurements._product(bench, DType.Q8_0, columns)
             weight = lib.ggml_get_first_tensor(timed.weights_ctx)
             assert abs(lib.ggml_nbytes(weight) - least) < 1 << 20
@@ -72,7 +72,7 @@ def test_without_memory_for_a_trial_the_file_stays_as_it_is(
         raise OutOfMemory("none is left")
 
     monkeypatch.setattr(measurements, "_measure", measure)
-    assert measurements.plain_is_faster(DType.Q4_0, rearranging) == (False,) * 6
+    assert measurements.plain_is_faster(DType.Q4_0, rearranging) == (False,) * 7
     assert not list(cache.glob("*"))
 
 
@@ -173,11 +173,11 @@ def mapped(tmp_path: Path, table: Blocks) -> Path:
 @pytest.mark.parametrize(
     ("plain", "optimize", "from_file", "from_memory"),
     [
-        ((False,) * 6, Optimize.SPEED, {"fast"}, {"fast"}),
-        ((False,) * 6, Optimize.MEMORY, {"fast"}, {"fast"}),
+        ((False,) * 7, Optimize.SPEED, {"fast"}, {"fast"}),
+        ((False,) * 7, Optimize.MEMORY, {"fast"}, {"fast"}),
         (PLAIN_FOR_MANY, Optimize.SPEED, {"fast", "mapped"}, {"fast", "plain"}),
         (PLAIN_FOR_MANY, Optimize.MEMORY, {"mapped"}, {"plain"}),
-        ((True,) * 6, Optimize.SPEED, {"mapped"}, {"plain"}),
+        ((True,) * 7, Optimize.SPEED, {"mapped"}, {"plain"}),
     ],
     ids=["rearranged", "rearranged-memory", "both", "one-of-both", "plain"],
 )
@@ -210,7 +210,7 @@ def test_copies(
 def test_only_the_largest_and_the_smallest_batch_decide_which_copies_there_are(
     rearranging: Any, faster: Callable[[Sequence[bool]], None], table: Blocks, between: bool
 ):
-    faster((False, False, False, True, False, False))
+    faster((False, False, False, False, True, False, False))
     source = MemorySource(METADATA, {"w": (DType.Q4_0, (256, 64), table.data)})
     with new_backend(source, BackendParams(num_threads=1)) as backend:
         w = backend.get("w")
@@ -226,7 +226,7 @@ def test_our_kernel_yields_to_the_rearranged_copy_where_that_is_faster(
     rearranging: Any, faster: Callable[[Sequence[bool]], None], monkeypatch: pytest.MonkeyPatch
 ):
     faster(PLAIN_FOR_MANY)
-    monkeypatch.setattr(measurements, "own_is_faster", lambda dtype: (True,) * 6)
+    monkeypatch.setattr(measurements, "own_is_faster", lambda dtype: (True,) * 7)
     table = blocks(DType.Q4_0, normal(512, 256))
     source = MemorySource(METADATA, {"w": (DType.Q4_0, (256, 512), table.data)})
     with new_backend(source, BackendParams(num_threads=1)) as backend:
@@ -316,9 +316,9 @@ def test_columns_that_were_not_traced_read_no_copy_that_counts_as_not_there(
 def test_measurements_that_disagree_are_not_remembered(
     cache: Path, rearranging: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    found = iter([[False] * 6, [True] * 6])
+    found = iter([[False] * 7, [True] * 7])
     monkeypatch.setattr(measurements, "_measure", lambda *args: next(found))
-    assert measurements.plain_is_faster(DType.Q4_0, rearranging) == (False,) * 6
+    assert measurements.plain_is_faster(DType.Q4_0, rearranging) == (False,) * 7
     assert not list(cache.glob("*"))
 
 
@@ -327,13 +327,13 @@ def test_a_process_does_not_change_its_mind(
 ):
     """A dry run and the load after it choose the same copies, though trials disagree each time."""
     found = itertools.cycle([[False], [True], [True], [False]])
-    monkeypatch.setattr(measurements, "_measure", lambda *args: 6 * next(found))
+    monkeypatch.setattr(measurements, "_measure", lambda *args: 7 * next(found))
 
     def choices() -> list[Any]:
         return [measurements.plain_is_faster(t, rearranging) for t in (DType.Q4_0, DType.Q8_0)]
 
     first = choices()
-    assert first == [(False,) * 6, (True,) * 6]
+    assert first == [(False,) * 7, (True,) * 7]
     assert [choices() for _ in range(3)] == [first] * 3
     assert not list(cache.glob("*"))
 
@@ -345,7 +345,7 @@ def test_threads_that_measure_at_once_decide_alike(
 
     def measure(*args: Any) -> list[bool]:
         both.wait(60)
-        return [threading.current_thread().name.endswith("1")] * 6
+        return [threading.current_thread().name.endswith("1")] * 7
 
     monkeypatch.setattr(measurements, "_measure", measure)
     with ThreadPoolExecutor(2) as threads:

@@ -28,8 +28,8 @@ def always(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bool], None]]:
     """Chooses our kernels, whatever is faster; or ggml's."""
 
     def choose(own: bool) -> None:
-        monkeypatch.setattr(measurements, "own_is_faster", lambda dtype: (own,) * 6)
-        monkeypatch.setattr(measurements, "plain_is_faster", lambda *of: (True,) * 6)
+        monkeypatch.setattr(measurements, "own_is_faster", lambda dtype: (own,) * 7)
+        monkeypatch.setattr(measurements, "plain_is_faster", lambda *of: (True,) * 7)
         monkeypatch.setattr(products, "LEAST", 1)
 
     choose(True)

@@ -97,33 +97,33 @@ class Alone:
 
 log = logging.getLogger("ggmodel.ml")
 
-COLUMNS = (1, 4, 8, 16, 64, 512)
+COLUMNS = (1, 2, 4, 8, 16, 64, 512)
 """Column counts that are tried; others round down."""
 
 # The tried weight, a multiple of every block's and every tile's size. It is small enough for a
 # core's own cache, so that neither the other cores nor the memory matter; but one column reads
 # weights out of memory, at a speed that depends on how early a kernel fetches them.
 _ROWS, _WIDTH = 256, 2048
-_STREAMED_BYTES = 32 << 20
+_STREAMED_BYTES = 64 << 20
 _RUNS = 4
-_CLEARLY = 0.9  # share of the time from which on a second copy is worth its memory
+_CLEARLY = 0.9  # share of the time from which on another kernel is worth a second copy
 
 # Trials on a busy machine may disagree, but two loads in a process must not: the first counts.
 _decided: dict[str, tuple[bool, ...]] = {}
 
 
 def own_is_faster(dtype: DType) -> tuple[bool, ...]:
-    """For each of `COLUMNS` whether our own kernel is clearly faster than ggml's with the weight as
-    stored."""
+    """For each of `COLUMNS` whether our own kernel is chosen: ggml's with the weight as stored is
+    not clearly faster."""
     if not serves(dtype):
         return (False,) * len(COLUMNS)
     return _choices(f"own {instructions} {dtype.name}", lambda: _measure_own(dtype))
 
 
 def plain_is_faster(dtype: DType, buffer_type: Any) -> tuple[bool, ...]:
-    """For each of `COLUMNS` whether the weight as stored, with the faster kernel for it, is clearly
-    faster than the one rearranged by `buffer_type`, an extra buffer type of the CPU that serves the
-    dtype."""
+    """For each of `COLUMNS` whether the weight as stored is chosen, with the kernel chosen for it:
+    the one rearranged by `buffer_type`, an extra buffer type of the CPU that serves the dtype, is
+    not clearly faster."""
     own = own_is_faster(dtype)
     name = ffi.string(lib.ggml_backend_buft_name(buffer_type)).decode()
     key = f"{name} {dtype.name} {instructions if any(own) else 0}"
@@ -205,13 +205,13 @@ class Bench:
         return self._undo.enter_context(closing(_Timed(self.backend, self._plain, rearranging)))
 
     def faster(self, pairs: Sequence[Sequence[_Timed]]) -> list[bool]:
-        """For each pair whether the first is clearly faster."""
+        """For each pair whether the second is not clearly faster than the first."""
         # In turn, so that other work on the machine slows both. A factor of two decides early.
         for run in range(_RUNS):
             left = [p for p in pairs if run < 2 or 0.5 < p[0].seconds / p[1].seconds < 2]
             for timed in (timed for pair in left for timed in pair):
                 timed.run()
-        return [timed.seconds < _CLEARLY * other.seconds for timed, other in pairs]
+        return [_CLEARLY * timed.seconds < other.seconds for timed, other in pairs]
 
     def __exit__(self, *exc: object) -> None:
         self._undo.close()

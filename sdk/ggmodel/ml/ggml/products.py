@@ -2,7 +2,7 @@
 
 ggml computes them as custom ops, in its thread pool: one node quantises the activations, whose
 result all products of the same activations read, and one multiplies. Weights are read as they lie
-in the file, and become bytes a panel at a time, or by AVX-512 for few columns a row at a time.
+in the file, and become bytes a panel at a time, or for few columns some rows at a time.
 Float weights become F32, and their activations stay it: none is rounded. ggml's kernels are faster
 for some types and numbers of columns, so that both are tried (measurements.py);
 benchmarks/products.py compares them.
