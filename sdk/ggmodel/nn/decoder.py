@@ -221,9 +221,9 @@ class Attention(Module):
         q = self.q(x).reshape(h.head_dim, h.heads, -1)
         k = self.k(x).reshape(h.head_dim, h.kv_heads, -1)
         v = self.v(x).reshape(h.value_dim, h.kv_heads, -1)
-        return *self.normed(q, k), v
+        return *self._normed(q, k), v
 
-    def normed(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    def _normed(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """Queries and keys as `project` has them, normed where there are norms."""
         q = q if self.q_norm is None else self.q_norm(q)
         return q, k if self.k_norm is None else self.k_norm(k)
@@ -271,7 +271,7 @@ class FusedAttention(Attention):
         h = self.config
         y = self.qkv(x).reshape(h.head_dim, h.heads + 2 * h.kv_heads, -1)
         q, k, v = y.chunk_sections(1, h.heads, h.kv_heads, h.kv_heads)
-        return *self.normed(q, k), v
+        return *self._normed(q, k), v
 
 
 class PreNormLayer(Module):
