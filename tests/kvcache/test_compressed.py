@@ -16,8 +16,9 @@ import ggmodel
 from ggmodel import DType
 from ggmodel.errors import ConfigError, Error, Unsupported
 from ggmodel.kvcache import Cache, Compressed
-from ggmodel.kvcache.compressed import joined
+from ggmodel.kvcache.compressed import CompressedCache, joined
 from ggmodel.kvcache.order import Order, by_position
+from ggmodel.kvcache.specs import WrapperCache
 from ggmodel.model import Step
 from ggmodel.runner import LoadedModel
 from ggmodel.workbench.golden import nmse, source_of
@@ -161,6 +162,37 @@ def test_rewinding_goes_to_the_rows_that_are_left(model: LoadedModel):
     cache.start_forward(later)
     model.engine.graphs.run(later)
     assert [p for p in range(1, 14) if cache.can_resume(0, p)] == [12, 13]
+
+
+def test_a_text_reads_no_row_of_another(model: LoadedModel):
+    """Positions before a text's begin count nothing, and a weight of 0 hides no NaN."""
+    cache, graphs = model.engine.cache, model.engine.graphs
+    assert isinstance(cache, WrapperCache)
+    for s in range(SEQUENCES):
+        cache.remove(s, 0, None)
+    history = Run(model, model)
+    cache.start_forward(first := history._step([(0, 1)]))
+    graphs.run(first)
+    text, logits = history._step([(1, 12)]), []
+    for damaged in (False, True):
+        for one in cache.caches if damaged else ():
+            if isinstance(one, CompressedCache):
+                _damage(one, 0)
+        step = Step(text.tokens, text.positions, text.sequences, text.outputs)
+        cache.start_forward(step)
+        logits.append(graphs.run(step).copy())
+        cache.remove(1, 0, None)
+    assert np.isfinite(logits[0]).all()
+    assert logits[0].tobytes() == logits[1].tobytes()
+    cache.wipe(0)
+
+
+def _damage(cache: CompressedCache, cell: int) -> None:
+    """Writes NaN in a cell of the rows."""
+    stored = cache.incomplete.stored
+    for rows in stored.keys.values():
+        nan = np.full((1, rows.dim(0)), np.nan, np.float32)
+        stored.backend.write_rows(rows, np.array([cell]), nan.view(np.uint8))
 
 
 def test_a_batch_that_completes_no_entry_of_an_empty_cache():

@@ -1,8 +1,8 @@
 """Compressed layers: one entry for every few positions, made of the rows of these.
 
-Two caches hold a layer: the rows of positions whose entries are not complete, and the entries, of
-which number w stands for positions w · rate to (w + 1) · rate − 1. A position sees the entries that
-are complete with it.
+Two caches hold a layer: the rows of positions whose entries are not complete, and the entries.
+Entry w stands for positions w · rate to (w + 1) · rate − 1. A position sees the entries that are
+complete with it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Compressed(CacheSpec):
     """A layer that stores an entry for every few positions, beside a window of all of them.
 
     Attributes:
-        entry_positions: of which each entry stands for so many.
+        entry_positions: how many an entry stands for.
         row_width: numbers that an entry is made of, for each of its positions.
         entry_width: numbers of an entry.
         overlap: an entry is made of the positions of the one before, too.
@@ -100,8 +100,9 @@ class Placed(seen.Placed):
     """The entries of one step, and what its rows see of all.
 
     Attributes:
-        made: of the entries that the step completes: `positions` are their numbers.
-        sources: int32 [entries made · positions of an entry], the cells of their rows.
+        made: a step of the entries that this one completes: `positions` are their numbers.
+        sources: int32 [entries made · positions of an entry], the cells of their rows; any of the
+            same text's before its begin.
         absent: float32 [entries made, positions of an entry], −inf before a text's begin, else 0.
         scores: float32 [n, window], 0 or −inf; None where all entries are read.
     """
@@ -178,7 +179,11 @@ class CompressedCache(Cache):
             raise
 
     def _find(self, made: Step, placed: Placed) -> None:
-        """The cells of the rows that entries are made of."""
+        """The cells of the rows that entries are made of.
+
+        Raises:
+            Error: a text does not have all of them.
+        """
         spec, table = self.spec, self.incomplete.table
         first = (made.positions - spec.overlap) * spec.entry_positions
         sources = np.zeros((len(first), spec.made_of), np.int32)
@@ -186,6 +191,9 @@ class CompressedCache(Cache):
             behind = table.position - begin
             mine = table.member[sequence] & (behind >= 0) & (behind < spec.made_of)
             cells = np.flatnonzero(mine)
+            if len(cells) < spec.made_of + min(begin, 0):
+                raise Error(f"sequence {sequence} has lost rows that its next entry is made of")
+            row[:] = cells[0]  # another text's row may hold a NaN, which no weight of 0 hides
             row[behind[cells]] = cells
         places = first[:, None] + np.arange(spec.made_of)
         placed.sources = sources.reshape(-1)
