@@ -63,6 +63,7 @@ class Run:
     def __init__(self, model: LoadedModel, alone: LoadedModel):
         self.cache: Cache = model.engine.cache
         self.graphs, self.alone = model.engine.graphs, alone
+        self.permuted = model.engine.backend.cache_config.permuted_v
         self.texts: list[list[int]] = [[] for _ in range(SEQUENCES)]
         self.chance = np.random.default_rng(11)
 
@@ -111,6 +112,14 @@ class Run:
         self.cache.copy_prefix(a, b, n)
         self.texts[b] = self.texts[a][:n]
 
+    def restore(self, a: int, b: int) -> None:
+        saved = self.cache.save(a)
+        assert (saved is None) == self.permuted
+        if saved is not None and saved.complete:
+            self.cache.restore(b, saved)
+            self.texts[b] = [*self.texts[a]]
+            assert self.cache.can_resume(b, len(self.texts[b]))
+
     def wipe(self, s: int) -> None:
         self.cache.wipe(s)
         self.texts[s] = []
@@ -130,6 +139,7 @@ ACTIONS = st.lists(
         st.tuples(st.just("end"), NUMBERS, POSITIONS),
         st.tuples(st.just("middle"), NUMBERS, POSITIONS, st.integers(1, 6)),
         st.tuples(st.just("copy"), NUMBERS, NUMBERS, POSITIONS),
+        st.tuples(st.just("restore"), NUMBERS, NUMBERS),
         st.tuples(st.just("wipe"), NUMBERS),
     ),
     min_size=6,

@@ -18,7 +18,7 @@ from ..ml import Backend, CacheConfig, Context, DType, Tensor
 from ..ml.node import Rows
 from ..ml.ops.mixing import ORDER_ROW
 from ..model.batch import Step
-from ..model.cache import Cache, CacheSpec, Rotation, Size
+from ..model.cache import Cache, CacheSpec, Rotation, Saved, Size
 from . import seen
 from .causal import CausalCache
 from .cells import Masks, Window, around
@@ -251,6 +251,29 @@ class CompressedCache(Cache):
     def copy_prefix(self, source: int, target: int, n: int) -> None:
         self.incomplete.copy_prefix(source, target, n)
         self.entries.copy_prefix(source, target, n // self.spec.entry_positions)
+
+    def save(self, sequence: int, begin: int = 0, end: int | None = None) -> Saved | None:
+        """Two parts, as `CausalCache.save` makes them: the rows of positions begin to end, and the
+        entries that these complete."""
+        end, rate = self.length(sequence) if end is None else end, self.spec.entry_positions
+        rows = self.incomplete.save(sequence, begin, end)
+        entries = self.entries.save(sequence, begin // rate, end // rate)
+        if rows is None or entries is None:
+            return None
+        return Saved(end, [*rows.parts, *entries.parts])
+
+    def restore(self, sequence: int, saved: Saved) -> None:
+        rows, entries = saved.parts
+        complete = saved.length // self.spec.entry_positions
+        try:
+            self.incomplete.restore(sequence, Saved(saved.length, [rows]))
+            self.entries.restore(sequence, Saved(complete, [entries]))
+        except BaseException:  # Ctrl-C included
+            self.remove(sequence, 0, None)
+            raise
+
+    def needs_from(self, length: int) -> tuple[int, int]:
+        return (*self.incomplete.needs_from(length), 0)
 
     def check_remove(self, sequence: int, begin: int, end: int | None) -> None:
         if end is not None and begin < end < self.length(sequence):

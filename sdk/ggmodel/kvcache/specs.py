@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
@@ -266,8 +267,10 @@ class WrapperCache(Cache):
 
     def restore(self, sequence: int, saved: Saved) -> None:
         try:
-            for cache, part in zip(self.caches, saved.parts, strict=True):
-                cache.restore(sequence, Saved(saved.length, [part]))
+            parts = iter(saved.parts)
+            for cache in self.caches:
+                own = [*islice(parts, len(cache.needs_from(saved.length)))]
+                cache.restore(sequence, Saved(saved.length, own))
         except BaseException:
             self.remove(sequence, 0, None)
             raise
