@@ -4,7 +4,7 @@ compressed entries of all before it, experts by token in the first layers."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,31 +15,39 @@ from ggmodel.ml import Context, DType
 from ggmodel.model import Batch, Indices, LayerMemory
 from ggmodel.nn import ExpertLinear, Linear, RMSNorm
 
-LOCAL, SPARSE, HEAVY = "sliding", "compressed_sparse", "heavily_compressed"
+LOCAL = "sliding_attention"
+SPARSE, HEAVY = "compressed_sparse_attention", "heavily_compressed_attention"
 RATES = {LOCAL: 0, SPARSE: 4, HEAVY: 128}
-_KIND = "_attention"
+HASHED = "hash_moe"
 SQRT_SOFTPLUS = 4  # `expert_gating_func` in files
+
+
+def _supported(key: str, values: list[Any], supported: Iterable[Any]) -> list[Any]:
+    """The values of a key that lists one for each layer; raises ConfigError for others."""
+    if unknown := [value for value in values if value not in supported]:
+        names = ", ".join(map(str, supported))
+        raise ConfigError(f"{key} has {unknown[0]!r:.40}; supported: {names}")
+    return values
 
 
 def _rates(hf: Mapping[str, Any]) -> list[int]:
     """Layer → positions of a compressed entry; 0 without compression."""
     layers, kinds = hf["num_hidden_layers"], hf.get("layer_types")
-    if kinds is None:
-        usual = [SPARSE if i % 2 and i > 1 else HEAVY for i in range(layers)]
+    if kinds is None and (ratios := hf.get("compress_ratios")) is not None:
         named = {rate: kind for kind, rate in RATES.items()}
-        ratios = hf.get("compress_ratios")
-        kinds = usual if ratios is None else [named[rate] for rate in ratios]
-    given = {kind.removesuffix(_KIND): rate for kind, rate in hf.get("compress_rates", {}).items()}
-    rates = {**RATES, **given, LOCAL: 0}
-    return [rates[kind.removesuffix(_KIND)] for kind in kinds[:layers]]
+        kinds = [named[rate] for rate in _supported("compress_ratios", ratios[:layers], named)]
+    elif kinds is None:
+        kinds = [SPARSE if i % 2 and i > 1 else HEAVY for i in range(layers)]
+    rates = {**RATES, **(hf.get("compress_rates") or {}), LOCAL: 0}
+    return [rates[kind] for kind in _supported("layer_types", kinds[:layers], RATES)]
 
 
 def _hashed(hf: Mapping[str, Any]) -> int:
     """The number of layers whose experts follow from the token."""
-    kinds = hf.get("mlp_layer_types")
+    layers, kinds = hf["num_hidden_layers"], hf.get("mlp_layer_types")
     if kinds is None:
-        return min(hf.get("num_hash_layers", 3), hf["num_hidden_layers"])
-    return kinds.count("hash_moe")
+        return min(hf.get("num_hash_layers", 3), layers)
+    return _supported("mlp_layer_types", kinds[:layers], (HASHED, "moe")).count(HASHED)
 
 
 def _main_part(hf: Mapping[str, Any]) -> float | None:
@@ -62,12 +70,14 @@ def _scaling(hf: Mapping[str, Any]) -> str | None:
 
 
 def _factor(hf: Mapping[str, Any]) -> float | None:
-    """YaRN's on queries and keys; 1 unless a config has a table of ropes, or says it."""
+    """YaRN's on queries and keys. A table of ropes has the usual one; others have 1 unless they say
+    it, whatever their two scales are."""
+    if _scaling(hf) != "yarn":
+        return None
+    if "compress" not in (hf.get("rope_parameters") or {}):
+        return hf["rope_scaling"].get("attention_factor")
     factor = nn.yarn_magnitude(hf)
-    table = "compress" in (hf.get("rope_parameters") or {})
-    if factor is None and table and _scaling(hf) == "yarn":
-        factor = nn.paper_magnitude(nn.scaling_factor(hf) or 1.0)
-    return factor
+    return nn.paper_magnitude(nn.scaling_factor(hf) or 1.0) if factor is None else factor
 
 
 class Deepseek4Config(nn.ExpertsConfig):
@@ -216,7 +226,7 @@ class Compressor(Module):
     width = property(lambda self: self.norm.weight.dim(0))
 
     def rows(self, x: Tensor) -> Tensor:
-        """x [width, n] → rows [2 · of the matrices, n]."""
+        """x [width, n] → rows [2 · rows_of, n]."""
         return self.kv(x).concat(self.gate(x), 0)
 
     def forward(self, rows: Tensor, entries: Any, rope: nn.Rope) -> Tensor:
@@ -244,13 +254,13 @@ class Indexer(Module):
     shares: Linear = gguf("indexer.proj", hf="weights_proj", shape=("width", "index_heads"))
     compressor: Compressor = gguf(prefix="indexer_", hf="compressor")
 
-    def forward(self, x: Tensor, q: Tensor, keys: Tensor, seen: Tensor) -> Tensor:
-        """x [width, n], queries [dim, heads, n], keys of entries [dim, m], `seen` [m, n] 0 or −inf
+    def forward(self, x: Tensor, q: Tensor, keys: Tensor, mask: Tensor) -> Tensor:
+        """x [width, n], queries [dim, heads, n], keys of entries [dim, m], a mask [m, n], 0 or −inf
         → the same for those that are read."""
         h, m, n = self.config, keys.dim(1), x.dim(1)
         scores = keys.mulmat(q.reshape(h.index_dim, -1)).relu().reshape(m, h.index_heads, n)
         shares = self.shares(x).scale(h.index_width**-0.5).reshape(-1, 1, n)
-        scores = scores.permute(1, 0, 2).contiguous().mulmat(shares).reshape(m, n) + seen
+        scores = scores.permute(1, 0, 2).contiguous().mulmat(shares).reshape(m, n) + mask
         ids = scores.top_k(h.index_used)
         read = scores.slice(0, 0, h.index_used).fill(0.0).reshape(1, -1, n)
         return scores.fill(-math.inf).reshape(1, m, n).set_rows(read, ids).reshape(m, n)
@@ -264,7 +274,7 @@ class Attention(Module):
     k: Linear = gguf("attn_kv", hf="wkv", shape=("width", "head_dim"))
     k_norm: RMSNorm = gguf("attn_kv_a_norm", hf=("kv_norm", "norm"), shape=("head_dim",))
     sinks: Tensor = gguf("attn_sinks.weight", hf="attn_sink", shape=("heads",))
-    out_a: Linear = gguf("attn_output_a", hf="wo_a", shape=("group", "out_ranks"))
+    out_a: Tensor = gguf("attn_output_a.weight", hf="wo_a.weight", shape=("group", "out_ranks"))
     out_b: Linear = gguf("attn_output_b", hf="wo_b", shape=("out_ranks", "width"))
     compressor: Compressor | None = gguf(prefix="attn_", hf="compressor")
     indexer: Indexer | None = gguf(hf="indexer")
@@ -274,6 +284,22 @@ class Attention(Module):
         """The compressor of entries, then that of the indexer's keys."""
         both = self.compressor, self.indexer and self.indexer.compressor
         return [one for one in both if one is not None]
+
+    def check(self, rate: int) -> None:
+        """Raises ConfigError unless the compressors make entries of `rate` positions; those of an
+        indexer's layer overlap."""
+        h = self.config
+        if self.compressor is None and self.indexer is not None:
+            raise ConfigError("a layer has an indexer without compressed entries")
+        for part, width in zip(self.compressors, (h.head_dim, h.index_dim), strict=False):
+            rows = width * (2 if self.indexer else 1)
+            maps = part.kv.weight.dim(1), part.gate.weight.dim(1)
+            sizes = part.width, *maps, part.rows_of, part.by_place.dim(1)
+            if sizes != (width, rows, rows, rows, rate):
+                raise ConfigError(
+                    f"a compressor's norm, kv, gate and two dims of ape have {sizes}; supported in "
+                    f"its layer: {(width, rows, rows, rows, rate)}"
+                )
 
     def memory(self, rate: int) -> Compressed:
         """The declaration of the entries' memory, of one for `rate` positions."""
@@ -302,7 +328,7 @@ class Attention(Module):
             y = q.scaled_dot_product_attention(keys, keys, mask, self.sinks, **more)
         y = local.rope.back(y.reshape(h.head_dim, h.heads, -1), at)
         y = y.reshape(h.group, h.out_groups, -1).permute(0, 2, 1)
-        y = self.out_a.weight.reshape(h.group, h.out_rank, h.out_groups).mulmat(y)
+        y = self.out_a.reshape(h.group, h.out_rank, h.out_groups).mulmat(y)
         return self.out_b(y.permute(0, 2, 1).contiguous().reshape(h.out_ranks, -1))
 
     def compress(self, x: Tensor, rope: nn.Rope, entries: Any) -> None:
@@ -319,12 +345,12 @@ class Attention(Module):
         self, x: Tensor, latent: Tensor, at: Tensor, local: LayerMemory, entries: Any
     ) -> Tensor | None:
         """0 or −inf for the keys of entries and of the window, [m, n]; None where all are read."""
-        h, seen = self.config, entries.scores
-        if self.indexer is None or seen is None:
+        h, mask = self.config, entries.scores
+        if self.indexer is None or mask is None:
             return None
         q = local.rotate(self.indexer.q(latent).reshape(h.index_dim, h.index_heads, -1), at)
         keys = entries.get().slice(0, h.head_dim, h.head_dim + h.index_dim).contiguous()
-        chosen = self.indexer(x, q, keys.reshape(h.index_dim, -1).cast(DType.F32), seen)
+        chosen = self.indexer(x, q, keys.reshape(h.index_dim, -1).cast(DType.F32), mask)
         return chosen.pad(local.get()[0].dim(2), 0, 0, 0)
 
 
@@ -406,9 +432,21 @@ class Deepseek4(nn.Decoder):
 
     def validate(self) -> None:
         h = self.config
-        there = [layer.attn.compressor is not None for layer in self.layers]
-        if [rate > 0 for rate in h.rates[: h.layers]] != there:
-            raise ConfigError(f"attention.compress_ratios is {h.rates}; the tensors have {there}")
+        compressed = [layer.attn.compressor is not None for layer in self.layers]
+        if [rate > 0 for rate in h.rates[: h.layers]] != compressed:
+            raise ConfigError(
+                f"attention.compress_ratios is {h.rates}; the layers with compressors: {compressed}"
+            )
+        for layer, rate in zip(self.layers, h.rates, strict=False):
+            layer.attn.check(rate)
+        tables = sum(layer.ffn.table is not None for layer in self.layers)
+        if tables != h.hashed:
+            raise ConfigError(f"hash_layer_count is {h.hashed}; {tables} layers have a table")
+        if h.gating != SQRT_SOFTPLUS or not h.normalize:
+            raise ConfigError(
+                f"expert_gating_func is {h.gating} and expert_weights_norm {h.normalize}; "
+                f"supported: {SQRT_SOFTPLUS}, sqrtsoftplus, and True"
+            )
         if len({*h.limits}) > 1:
             raise ConfigError(f"swiglu_clamp_exp is {h.limits}; one limit for all is supported")
 
