@@ -210,10 +210,10 @@ kills: $(VENV)/developer  ## end everything that writes files at random points: 
 pairs: $(VENV)/developer  ## run random pairs of writers against one store of models
 	@$(BIN)/python -m tests.kills.pairs --count $(or $(COUNT),1000) --seed $(or $(SEED),1)
 
-# make fuzz [MINUTES=10] [SEED=1] [JOBS=1] [ONLY="gguf ops"]; see python -m tests.fuzz --help
+# make fuzz [MINUTES=10] [SEED=1] [JOBS=1] [ONLY="gguf ops"] [WITHOUT="http"]; see python -m tests.fuzz --help
 fuzz: $(VENV)/developer $(NATIVE)  ## damage files, requests and messages at random; find what breaks
 	@$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1) \
-	    --jobs $(or $(JOBS),1) $(addprefix --only ,$(ONLY))
+	    --jobs $(or $(JOBS),1) $(addprefix --only ,$(ONLY)) $(addprefix --without ,$(WITHOUT))
 
 # make soak [MINUTES=60] [SEED=1] [SERVE=1]: of a real server, whose runner processes are killed
 soak: $(VENV)/developer  ## mixed requests for MINUTES=60; memory, files and threads must not grow

@@ -27,6 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--cases", type=int, help="at most this many of each fuzzer")
     parser.add_argument("--only", action="append", default=[], metavar="FUZZER")
+    parser.add_argument("--without", action="append", default=[], metavar="FUZZER")
     parser.add_argument("--jobs", type=int, default=1, help="child processes at a time")
     parser.add_argument("--folder", type=Path, default=ROOT / ".cache" / "fuzz", help="of findings")
     parser.add_argument("--replay", type=Path, metavar="FILE", help="only the case of this file")
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.replay is not None:
         return _replay(args.replay, args.history)
     try:
-        fuzzers = named(args.only)
+        fuzzers = named(args.only, args.without)
     except LookupError as error:
         parser.error(str(error))
     results, files = [], []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tests.fuzz.chats import Chats
 from tests.fuzz.folders import Folders
 from tests.fuzz.fuzzer import Fuzzer
@@ -22,17 +24,17 @@ FUZZERS: tuple[type[Fuzzer], ...] = (
 )  # fmt: skip
 
 
-def named(names: list[str]) -> list[type[Fuzzer]]:
-    """The fuzzers of these names; all for none.
+def named(names: list[str], without: Sequence[str] = ()) -> list[type[Fuzzer]]:
+    """The fuzzers of these names, all for none, except those named in `without`.
 
     Raises:
         LookupError: there is none of a name; lists them.
     """
     by_name = {fuzzer.name: fuzzer for fuzzer in FUZZERS}
-    for name in names:
+    for name in (*names, *without):
         if name not in by_name:
             raise LookupError(f"there is no fuzzer {name!r}; there are {', '.join(by_name)}")
-    return [by_name[name] for name in names] or list(FUZZERS)
+    return [by_name[name] for name in names or by_name if name not in without]
 
 
 def shares(fuzzers: list[type[Fuzzer]], seconds: float) -> list[float]:
