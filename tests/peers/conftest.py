@@ -22,10 +22,11 @@ def llama_cpp_dir() -> Path:
 @pytest.fixture(scope="session")
 def llama_cpp_libraries() -> Path:
     """The shared libraries of llama.cpp, as `make test-peers` or `make peer` builds them."""
-    builds = [ROOT / ".cache" / name / "bin" for name in ("peer", "llama.cpp")]
-    folder = next((one for one in builds if (one / "libmtmd.so").exists()), None)
-    assert folder is not None, "run `make test-peers`, which builds them"
-    return folder
+    builds = [ROOT / ".cache" / name for name in ("peer", "llama.cpp")]
+    stamp = f"built-{newest.VERSION}"
+    build = next((one for one in builds if (one / stamp).exists()), None)
+    assert build is not None, "run `make test-peers`, which builds them"
+    return build / "bin"
 
 
 @pytest.fixture(scope="session")
