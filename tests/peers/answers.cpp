@@ -86,7 +86,11 @@ int main(int count, char ** arguments) {
             break;
         }
         char piece[256];
-        std::fwrite(piece, 1, llama_token_to_piece(vocab, next[0], piece, 256, 0, false), stdout);
+        const int size = llama_token_to_piece(vocab, next[0], piece, sizeof piece, 0, false);
+        if (size < 0) {
+            fail("a token has more than 256 bytes");
+        }
+        std::fwrite(piece, 1, size, stdout);
     }
     std::fflush(stdout);
     std::_Exit(0);
