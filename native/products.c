@@ -36,7 +36,7 @@ static struct share share_of(const struct ggml_tensor * memory, int ith, int nth
     return s;
 }
 
-/* What becomes of the elements of `dst`, whose operands from number `first` on are a bias and a residual, or NULL. */
+/* The ending of `dst`, whose operands from number `first` on are a bias and a residual, or NULL. */
 static struct ending ending_of(const struct ggml_tensor * dst, int first, void * activation) {
     const struct ggml_tensor * bias = dst->src[first], * residual = dst->src[first + 1];
     enum activation does = (enum activation) (intptr_t) activation;

@@ -126,7 +126,7 @@ def exact(name: str, x: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("name", ACTIVATIONS[1:])
 def test_activations_are_exact_to_four_units_in_the_last_place(name: str):
-    """Of their argument; and to 3e-6 of a result above 1e-6: the exponent of a tail is rounded."""
+    """Units of the argument; a result above 1e-6 is within 3e-6: a tail's exponent is rounded."""
     x = np.concatenate([np.linspace(-30, 30, 60001), np.logspace(-30, 30, 500)]).astype(np.float32)
     x = np.concatenate([x, -x, [0, -0.0, np.inf]]).astype(np.float32)
     (got,), _ = computed(

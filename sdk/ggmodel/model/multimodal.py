@@ -133,6 +133,8 @@ class MultimodalEmbedding:
         data, used: see `Multimodal`.
         kind: that of the item, such as "image"; see `Model.modalities`.
         widths: numbers in a row of each part.
+        alone: no other one of equal content stands for it, since its rows are captured when they
+            are computed.
     """
 
     def __init__(
@@ -147,7 +149,7 @@ class MultimodalEmbedding:
         parts: Sequence[np.ndarray] | Callable[[], Sequence[np.ndarray]] = (),
         widths: tuple[int, ...] = (),
     ):
-        self.data, self.used, self.kind = data, used, kind
+        self.data, self.used, self.kind, self.alone = data, used, kind, False
         if rows is None:
             rows, shape, key = (lambda: np.zeros((0, 0), np.float32)), (0, 0), b""
         if callable(rows):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import ggmodel
 from ggmodel import Steering, in_graph
@@ -377,6 +378,10 @@ def test_modules_that_cannot_be_seen(stories: LoadedModel):
             model.generate([before, "What is it?"], max_tokens=1, capture="vision.layers.0")
         with pytest.raises(ConfigError, match=r"the nearest names are vision\.layers\."):
             model.generate([before, "What is it?"], max_tokens=1, capture="vision.layer.0")
+        with model.capture("vision.layers.0"):  # another request than the one that has the item
+            before = model.embeddings(SCENE)
+            with pytest.raises(ConfigError, match="belongs to an encoder that encodes nothing"):
+                model.generate([before, "What is it?"], max_tokens=1)
     with pytest.raises(Unsupported, match="context_shift"):
         stories.generate(PROMPT, max_tokens=1, capture="layers.1", context_shift=True)
 
@@ -424,6 +429,47 @@ def test_towers_are_captured_and_patched_by_request():
             np.testing.assert_array_equal(seen.requests[0][name], patched.captured[name])
             again = np.concatenate([patched.captured[name]] * 2)
             np.testing.assert_array_equal(twice.captured[name], again)  # type: ignore[index]
+
+
+def test_an_item_is_found_by_its_content_unless_it_is_patched():
+    """As prefixes on disk have it; what is captured is computed all the same."""
+    name = "vision.layers.0"
+    with ggmodel.load(SHAPES) as model:
+        plain = model.embeddings(SCENE)
+        done = model.generate([plain, "what?"], max_tokens=1)
+        with model.capture(name):
+            captured = model.embeddings(SCENE)
+            again = model.generate([Path(SCENE), "what?"], max_tokens=1)
+        with model.patch({name: lambda rows: rows}):
+            patched = model.embeddings(SCENE)
+        assert [one.key for one in plain] == [one.key for one in captured]
+        assert {one.key for one in plain}.isdisjoint(one.key for one in patched)
+        assert again.captured is not None and len(again.captured[name])
+        assert again.tokens == done.tokens
+
+
+def test_encoders_may_call_other_modules_for_items_of_another_shape(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    name, sizes = "vision.layers.1", ((32, 32), (64, 32))
+    with ggmodel.load(source_of(load_golden("lfm2vl", "experts")), context_length=64) as model:
+        declared: Any = model.model
+        layers, encode = declared.vision.layers, declared.encode_multimodal
+        shapes: list[tuple[int, ...]] = []
+
+        def shortened(ctx: Any, item: Any) -> Any:
+            shapes.append(item.values.shape)
+            declared.vision.layers = layers[: 1 + (shapes[0] != shapes[-1])]
+            try:
+                return encode(ctx, item)
+            finally:
+                declared.vision.layers = layers
+
+        monkeypatch.setattr(declared, "encode_multimodal", shortened)
+        with model.capture(name) as seen:
+            for size in sizes:
+                model.encode_image(Image.new("RGB", size))
+        assert [name in one for one in seen.requests] == [False, True]
 
 
 def test_a_patch_of_a_tower_that_raises_ends_its_own_request():

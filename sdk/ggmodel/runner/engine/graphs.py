@@ -312,7 +312,7 @@ class Recorded:
     """The recorded graph of an encoder, and its results.
 
     Attributes:
-        tap: acts for the request that the item is of; None where others may have it, too.
+        tap: acts for the request's probe; None where other requests may have the item, too.
     """
 
     ctx: Context

@@ -26,6 +26,8 @@ _KEPT = 256 << 20  # bytes of encoded items that are kept without a prompt that 
 
 _LARGEST = b"largest"  # whose graph is always recorded
 
+_MOST_SHAPES = 256  # of parts, whose modules are known
+
 # Calls something in the engine's thread.
 InThread = Callable[[Callable[[], None]], None]
 
@@ -40,9 +42,10 @@ class Encoded:
     encoded apart has the graphs of parts of different shapes or data, each run for all alike.
 
     Args:
-        probe: of the request that it is of; its graphs are run once.
+        probe: the request's captures and patches; the item's graphs are run once.
 
     Attributes:
+        called: ids of the modules that its graphs call; None until a probe asks for them.
         prepared: the item, until it has been computed.
         embeddings: one for each `Multimodal` that the encoder made.
         ctx: the first graph that was recorded for this item, until it has been computed; None if
@@ -58,6 +61,7 @@ class Encoded:
         probe: Probe | None = None,
     ):
         self._store, self._kind, self._probe = store, kind, probe
+        self.called: frozenset[int] | None = None
         self.prepared: Prepared | None = prepared
         pieces = store.modality(kind).pieces(prepared)
         self._pieces = [(shape_key(kind, piece), piece) for piece in pieces]
@@ -232,8 +236,8 @@ class MultimodalStore:
         self._items: WeakValueDictionary[bytes, Encoded] = WeakValueDictionary()
         self._making: WeakValueDictionary[bytes, threading.Lock] = WeakValueDictionary()
         self._kept: OrderedDict[bytes, Encoded] = OrderedDict()
-        self._modules: dict[str, frozenset[int]] = {}
-        self._calls: WeakKeyDictionary[MultimodalEmbedding, dict[str, int]] = WeakKeyDictionary()
+        self._modules: OrderedDict[bytes, frozenset[int]] = OrderedDict()
+        self._probed = WeakKeyDictionary[MultimodalEmbedding, tuple[Probe, dict[str, int]]]()
 
     def modality(self, kind: str) -> Modality:
         """How the model takes items of a kind.
@@ -260,7 +264,7 @@ class MultimodalStore:
             item: an argument of the modality's `open`, or prepared already: `Prepared`, or an array
                 of floats.
             data: the data that belongs to such an array.
-            probe: of the request that the item is of; where it looks at modules of the encoder,
+            probe: the request's captures and patches; where it looks at modules of the encoder,
                 the embeddings are this request's alone.
 
         Raises:
@@ -272,13 +276,17 @@ class MultimodalStore:
         modality = self.modality(kind)
         prepared = _ready(modality, kind, item, data or {})
         opened = modality.open(item) if prepared is None else prepared
-        # All modules may be the encoder's until its own are known.
-        called = () if probe is None else self._modules.get(kind, probe.modules)
-        if probe is not None and not probe.modules.keys().isdisjoint(called):
-            prepared = prepared or self._prepared(modality, opened)
-            if not probe.modules.keys().isdisjoint(self._called(kind, prepared)):
-                return self._probed(kind, prepared, probe)
-        digest = content_key(kind, opened)
+        digest, called = content_key(kind, opened), None
+        if probe is not None:
+            with self._lock:
+                encoded = self._items.get(digest)
+            called = None if encoded is None else encoded.called
+            if called is None:
+                prepared = prepared or self._prepared(modality, opened)
+                called = self._called(kind, prepared)
+            if not probe.modules.keys().isdisjoint(called):
+                prepared = prepared or self._prepared(modality, opened)
+                return self._alone(kind, prepared, digest, probe)
         with self._lock:
             making = self._making.setdefault(digest, threading.Lock())
         with making:  # who gives the same item waits for it, others do not
@@ -287,31 +295,49 @@ class MultimodalStore:
             if encoded is None:
                 prepared = prepared or self._prepared(modality, opened)
                 encoded = Encoded(self, kind, prepared, digest)
+            encoded.called = called or encoded.called
             with self._lock:
                 self._items[digest] = encoded
                 self._keep(digest, encoded)
         return encoded.embeddings
 
     def _called(self, kind: str, prepared: Prepared) -> frozenset[int]:
-        """Ids of the modules that the encoder of a kind calls."""
-        if kind not in self._modules:
-            piece, *_ = self.modality(kind).pieces(prepared)
+        """Ids of the modules that the encoder calls for the parts of an item."""
+        pieces = {shape_key(kind, one): one for one in self.modality(kind).pieces(prepared)}
+        return frozenset[int]().union(*(self._of_piece(kind, *one) for one in pieces.items()))
+
+    def _of_piece(self, kind: str, key: bytes, piece: Prepared) -> frozenset[int]:
+        """Ids of the modules that the encoder calls for a part of that shape."""
+        called = self._modules.get(key)
+        if called is None:
             with self.backend.new_context().set_batch_size(IMAGE_BATCH) as ctx:
                 ctx.graph.calls = []
                 with ctx.trace():
                     record(self.model, kind, ctx, piece)
-                called = (getattr(call, "__self__", None) for call, *_ in ctx.graph.calls)
-                self._modules[kind] = frozenset(map(id, called))
-        return self._modules[kind]
+                owners = (getattr(call, "__self__", None) for call, *_ in ctx.graph.calls)
+                called = frozenset(map(id, owners))
+            with self._lock:
+                self._modules[key] = called
+                while len(self._modules) > _MOST_SHAPES:
+                    self._modules.popitem(last=False)
+        return called
 
-    def _probed(self, kind: str, prepared: Prepared, probe: Probe) -> list[MultimodalEmbedding]:
-        encoded = Encoded(self, kind, prepared, os.urandom(32), probe)
-        self._calls |= dict.fromkeys(encoded.embeddings, encoded.calls)
+    def _alone(
+        self, kind: str, prepared: Prepared, digest: bytes, probe: Probe
+    ) -> list[MultimodalEmbedding]:
+        """The embeddings of an item for one request, whose rows have no content's key where they
+        may be patched."""
+        key = digest if probe.variant is None else os.urandom(32)
+        encoded = Encoded(self, kind, prepared, key, probe)
+        for one in encoded.embeddings:
+            one.alone, self._probed[one] = True, (probe, encoded.calls)
         return encoded.embeddings
 
-    def calls(self, embeddings: Sequence[MultimodalEmbedding]) -> dict[str, int]:
-        """How often modules that a probe looks at are called for these; see `Probe.elsewhere`."""
-        return {name: n for one in embeddings for name, n in self._calls.get(one, {}).items()}
+    def calls(self, embeddings: Sequence[MultimodalEmbedding], probe: Probe) -> dict[str, int]:
+        """How often modules that a probe looks at are called for these, as far as they are encoded
+        for it; see `Probe.elsewhere`."""
+        probed = [self._probed[one] for one in embeddings if one in self._probed]
+        return {name: n for own, calls in probed if own is probe for name, n in calls.items()}
 
     def _keep(self, digest: bytes, encoded: Encoded) -> None:
         """Keeps an item without a prompt that has it, as long as there is room."""

@@ -100,7 +100,8 @@ class InputTable:
             entry = Entry(inputs[i].token, embedding, row, self.whole, i - begin, end - begin)
             what = (embedding.key, embedding.used) if embedding else entry.token
             token = entry.token if self.whole else None
-            content = (what, token, row, entry.index, entry.size)
+            alone = embedding if embedding and embedding.alone else None
+            content = (what, token, row, entry.index, entry.size, alone)
             if content not in self._numbers:
                 self._numbers[content] = self._next
                 self._entries[self._next] = entry

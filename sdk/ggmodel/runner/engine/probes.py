@@ -48,6 +48,9 @@ Patch = Callable[[np.ndarray], Any] | InGraph | np.ndarray
 tensors, or numbers float32 [width] that are added to each row."""
 
 
+_Edit = Callable[[np.ndarray], None]
+
+
 class Captured(Mapping[str, np.ndarray]):
     """The results of modules for one request: name → float32 [tokens, width], by position. A module
     that is computed for the tokens with logits alone, such as the head, has rows for these; one of
@@ -354,16 +357,19 @@ class Tap:
         self._edits = [edit for edit in self._edits if edit[0].node.uid in scheduled]
         return tuple(r.node for r in (*self._captured, *(edit[0] for edit in self._edits)))
 
-    def run(self, executable: Executable, step: Any) -> None:
-        """Computes a step, and gives the requests what they capture."""
-        if self._edits:
-            edits: dict[Node, Callable[[np.ndarray], None]] = {}
-            for result, place, index in self._edits:
-                total = self._sizes[result.outputs]
-                edits[result.node] = _edit(step.probes[place], result, index, total)
+    def _compute(self, executable: Executable, step: Any) -> None:
+        edits: dict[Node, _Edit] = {r.node: self._edit(step, r, *at) for r, *at in self._edits}
+        if edits:
             executable.run_edited(step, edits)
         else:
             executable.run(step)
+
+    def _edit(self, step: Any, result: _Result, place: int, index: int) -> _Edit:
+        return _edit(step.probes[place], result, index, self._sizes[result.outputs])
+
+    def run(self, executable: Executable, step: Any) -> None:
+        """Computes a step, and gives the requests what they capture."""
+        self._compute(executable, step)
         for result in self._captured:
             total = self._sizes[result.outputs]
             values: np.ndarray | None = None
@@ -389,23 +395,19 @@ class ItemTap(Tap):
     def _added(self, width: int, name: str, place: int, index: int) -> Tensor:
         return self._ctx.constant(self._probe.numbers(name, index), DType.F32)
 
+    def _edit(self, step: Any, result: _Result, place: int, index: int) -> _Edit:
+        rows = result.node.n_elements // result.node.dim(0)
+        return _edit(Probed(self._probe, np.arange(rows), np.arange(0)), result, index, rows)
+
     def run(self, executable: Executable, step: Any) -> None:
         """Computes the item, and gives the request what it captures."""
-        if self._edits:
-            edits: dict[Node, Callable[[np.ndarray], None]] = {}
-            for result, _, index in self._edits:
-                rows = result.node.n_elements // result.node.dim(0)
-                everything = Probed(self._probe, np.arange(rows), np.arange(0))
-                edits[result.node] = _edit(everything, result, index, rows)
-            executable.run_edited(step, edits)
-        else:
-            executable.run(step)
+        self._compute(executable, step)
         for result in self._captured:
             values = executable.value(result.node).reshape(-1, result.node.dim(0))
             self._probe.captured.append(result.label(), values)
 
 
-def _edit(one: Probed, result: _Result, index: int, total: int) -> Callable[[np.ndarray], None]:
+def _edit(one: Probed, result: _Result, index: int, total: int) -> _Edit:
     """A function that changes the rows of one probe in a module's whole result."""
     rows = one.of(result.outputs)
 

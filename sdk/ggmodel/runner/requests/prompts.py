@@ -68,7 +68,7 @@ class Prompts:
             truncate: shorten a prompt that leaves less than `room` positions to the first `keep`
                 inputs and the last ones. A text far beyond the context is shortened before it is
                 encoded. None: do not, and let the error tell of this choice.
-            probe: of the request that the prompt is of.
+            probe: the request's captures and patches.
 
         Raises:
             PromptError: it is no prompt, or empty, or has an id out of range.
@@ -177,7 +177,7 @@ class Prompts:
         Args:
             keep: shorten the text for an encoder to so many of its first tokens and the last ones;
                 None: do not.
-            probe: of the request that the prompt is of.
+            probe: the request's captures and patches.
 
         Raises:
             PromptError: it is no prompt.
@@ -274,7 +274,7 @@ class Prompts:
                 kind, part = item_of(part) or (kind_of(part, self.engine.model.modalities()), part)
             embeddings = images.encode_media(kind, part, probe=probe)
         if probe is not None:
-            probe.elsewhere |= images.calls(embeddings)
+            probe.elsewhere |= images.calls(embeddings, probe)
         return embeddings
 
     def marker(self, kind: str) -> str:
