@@ -74,7 +74,7 @@ class GGMLExecutable(Executable):
         self._arena: Arena | None = None
         self._schedule, self._outputs = tuple(graph.schedule), outputs
         self._endings: dict[int, Ending] = {}
-        self._seen = False  # all ops have tensors of their own
+        self._one_by_one = False  # all ops have tensors of their own
         self._generation = (-1, -1)  # of the memory of results and of inputs
         try:
             self._fills = self._make_inputs(graph)
@@ -124,7 +124,10 @@ class GGMLExecutable(Executable):
                 self._tensors[node.uid] = self._arena.tensor(node)
                 continue
             ending = self._endings.get(node.uid)
-            t = self._emit(ctx, node) if ending is None else self._end(node, ending)
+            try:
+                t = self._emit(ctx, node) if ending is None else self._end(node, ending)
+            except OverflowError as error:
+                raise impossible(node, f"a number is too large for ggml: {error}") from None
             self._tensors[node.uid] = t
             if node.base is not None:
                 t.nb = node.nb  # tidier than ggml's, see tidy_strides
@@ -134,10 +137,10 @@ class GGMLExecutable(Executable):
         return lib.ggml_graph_n_nodes(self._cgraph) + leaves
 
     def _find_endings(self) -> dict[int, Ending]:
-        """The ops that are computed as one, by the uid of the last; each alone if all are seen."""
+        """The ops that are computed as one, by the uid of the last; each alone if one by one."""
         if not serves(DType.F32) or self._weights.hardware.gpus:
             return {}
-        if self._seen:
+        if self._one_by_one:
             return endings(self._schedule, self._schedule, lambda node: False)
         return endings(self._schedule, self._outputs, self._ends)
 
@@ -177,17 +180,14 @@ class GGMLExecutable(Executable):
             operands = tuple(self._operand(x, i, node, fast) for i, x in enumerate(node.sources))
             if self._ahead is not None and node.op.name == "mulmat_id":
                 operands = self._ahead.follow(node, operands)
-            try:
-                if node.op.name == "flash_attention" and self._attention is not None:
-                    t = self._attention.attend(operands, node.attrs)
-                elif self._ordered is not None:
-                    t = self._emit_ordered(self._ordered, ctx, node, operands)
-                elif self._weights.multiplied(node):
-                    t = self._products.multiply(*operands, shared=self._are_fixed(node))
-                else:
-                    t = emitter(ctx, operands, node.attrs)
-            except OverflowError as error:
-                raise impossible(node, f"a number is too large for ggml: {error}") from None
+            if node.op.name == "flash_attention" and self._attention is not None:
+                t = self._attention.attend(operands, node.attrs)
+            elif self._ordered is not None:
+                t = self._emit_ordered(self._ordered, ctx, node, operands)
+            elif self._weights.multiplied(node):
+                t = self._products.multiply(*operands, shared=self._are_fixed(node))
+            else:
+                t = emitter(ctx, operands, node.attrs)
             if not t:
                 raise impossible(node, f"ggml refused it: {last_abort()}")
             # The CPU is the scheduler's last resort, and must support every op.
@@ -275,7 +275,8 @@ class GGMLExecutable(Executable):
 
         Returns:
             Seconds by op of the graph's schedule, summed over ggml's nodes for it; 0 for ops that
-            compute nothing, such as views, and those that a product computes with its own.
+            compute nothing, such as views, and for ops that a product, or the last op of an
+            ending, computes with its own.
         """
         return self._alone(self._run_apart, step)
 
@@ -303,9 +304,13 @@ class GGMLExecutable(Executable):
 
     def _run_each(self, step: Any, visit: Callable[[Node, np.ndarray], None]) -> None:
         if any(ending.inner for ending in self._endings.values()):
-            self._seen = True
+            self._one_by_one = True
             self._values.clear()
-            self._lay_out()
+            try:
+                self._lay_out()
+            except BaseException:
+                self._close()
+                raise
         made: dict[Any, list[Node]] = {}
         for node in self._schedule:
             if node.n_elements and (node.dtype.numpy is not None or node.is_contiguous):
