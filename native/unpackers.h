@@ -42,9 +42,11 @@ INLINE __m512i twice_32(const void * at) {
 /* 16 bytes of each of four blocks, `step` bytes apart. */
 INLINE __m512i of_four(const uint8_t * from, size_t step) {
     __m256i a = _mm256_inserti128_si256(_mm256_castsi128_si256(bytes_16(from)), bytes_16(from + step), 1);
-    __m256i b = _mm256_inserti128_si256(_mm256_castsi128_si256(bytes_16(from+2*step)), bytes_16(from + 3*step), 1);
+    __m256i b = _mm256_inserti128_si256(_mm256_castsi128_si256(bytes_16(from + 2 * step)),
+                                        bytes_16(from + 3 * step), 1);
     return _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1);
 }
+
 /* Some bits of bytes, shifted to the right by `low` in the first 32 bytes and by `high` in the second. */
 INLINE __m512i bits_of(__m512i all, int low, int high, int mask) {
     __m512i shifts = _mm512_inserti64x4(_mm512_set1_epi16((short) low), _mm256_set1_epi16((short) high), 1);

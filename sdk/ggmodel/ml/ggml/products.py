@@ -38,7 +38,7 @@ instructions = lib.ggmodel_use_products(len(NAMES) - 1)
 
 
 End = tuple[Any, int, Any]
-"""What becomes of elements, activation(x + bias) + residual: the tensor of a bias F32 [m], or NULL;
+"""The end of each element, activation(x + bias) + residual: the tensor of a bias F32 [m], or NULL;
 a number of `endings.ACTIVATIONS`; the tensor of a residual F32 [m, …], or NULL."""
 NOTHING: End = (ffi.NULL, 0, ffi.NULL)
 
@@ -155,8 +155,8 @@ class Products:
     ) -> Any:
         if not all(sources):
             return ffi.NULL  # an assert has failed
-        given = (*sources, *beside)
-        return custom_op(self._ctx, dtype, ne, given, kernel, ffi.cast("void *", data))
+        operands = (*sources, *beside)
+        return custom_op(self._ctx, dtype, ne, operands, kernel, ffi.cast("void *", data))
 
 
 def custom_op(
@@ -174,5 +174,5 @@ def custom_op(
         sources: at most nine tensors; NULL for one that is left out.
         data: the kernel's last argument, a pointer.
     """
-    given = list(sources)
-    return lib.ggml_custom_4d(ctx, dtype, *ne, given, len(given), kernel, _ALL_THREADS, data)
+    count = len(sources)
+    return lib.ggml_custom_4d(ctx, dtype, *ne, list(sources), count, kernel, _ALL_THREADS, data)
