@@ -20,7 +20,7 @@ static int part_of(int n, int i, int of) {
 
 static const struct ending none = {NO_ACTIVATION, NULL, NULL, NULL};
 
-/* The rows of all results that one thread computes, its memory, and what becomes of results. */
+/* The rows of all results that one thread computes, its memory, and the end of results. */
 struct share {
     int ith, nth;
     struct line * lines;
@@ -31,6 +31,7 @@ struct share {
 static struct share share_of(const struct ggml_tensor * memory, int ith, int nth, const struct ending * ending) {
     int threads = (int) memory->ne[1];
     char * own = (char *) memory->data + (ith < threads ? ith : 0) * memory->nb[1];
+    own += -(uintptr_t) own % ALIGNMENT; /* ggml's tensors begin at multiples of 32 */
     struct share s = {ith, nth < threads ? nth : threads, (struct line *) own, NULL, ending};
     s.panel = (struct rows *) (s.lines + TILE);
     return s;
@@ -327,7 +328,7 @@ HIDDEN size_t ggmodel_order_values(int64_t columns, int64_t experts) {
 }
 
 HIDDEN size_t ggmodel_panel_bytes(void) {
-    return TILE * sizeof(struct line) + ROWS / TILE * BLOCKS * sizeof(struct rows);
+    return TILE * sizeof(struct line) + ROWS / TILE * BLOCKS * sizeof(struct rows) + ALIGNMENT;
 }
 
 #else

@@ -26,8 +26,9 @@
 #define BLOCKS (DEPTH / BLOCK)
 #define LINE   512 /* values that are unpacked at once, of TILE rows */
 #define QUAD   (4 * BLOCK)
-#define FEW      8 /* columns, at most, that are multiplied row by row */
+#define FEW      8 /* columns, at most, that are multiplied without a panel */
 #define STREAM 4096 /* bytes that are fetched ahead */
+#define ALIGNMENT 64
 
 /* GROUP columns of one block of activations. */
 struct columns {
@@ -47,16 +48,16 @@ struct rows {
 /* LINE values of one row of weights: (byte - zero) * scale, or byte * scale - minimum, with a scale for each block
    or each half of one. */
 struct line {
-    uint8_t values[LINE] __attribute__((aligned(64)));
+    uint8_t values[LINE] __attribute__((aligned(ALIGNMENT)));
     float   scale[LINE / 16], minimum[LINE / 16];
 };
 
 /* A block of one column. */
 struct activations {
     int8_t  values[BLOCK];
-    float   scale, minus_sum[2]; /* of each half, as the start of its exact sum; or the first of both */
-    int32_t start[2];
-} __attribute__((aligned(64)));
+    float   scale, minus_sum[2]; /* of each half, or the first of the whole block */
+    int32_t start[2];            /* likewise */
+} __attribute__((aligned(ALIGNMENT)));
 
 /* The order of a line's bytes: the cheapest for a type. */
 enum order {
@@ -78,7 +79,7 @@ enum { NVFP4 = 40, Q1_0 = 41, Q2_0 = 42, TYPES = 43 };
 
 enum activation { NO_ACTIVATION, RELU, GELU, GELU_ERF, QUICK_GELU, SILU };
 
-/* What becomes of a product's elements: activation(x + bias) + residual. */
+/* The end of a product's elements: activation(x + bias) + residual. */
 struct ending {
     enum activation activation;
     const float * bias, * residual; /* of rows; as the results `to` lie; or NULL */

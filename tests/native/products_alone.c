@@ -129,8 +129,11 @@ static uint64_t multiplied(int i, int64_t width, int64_t rows, int64_t n, int64_
     for (int64_t j = 0; j < width * n; j++) {
         ((float *) x.data)[j] = (float) (noise(2001) - 1000) / 512;
     }
-    struct ggml_tensor memory =
-        tensor_of(GGML_TYPE_I8, (int64_t) ggmodel_panel_bytes(), threads, 1, ggmodel_panel_bytes() * (size_t) threads);
+    size_t panel = ggmodel_panel_bytes();
+    struct ggml_tensor memory = tensor_of(GGML_TYPE_I8, (int64_t) panel, threads, 1, panel * (size_t) threads + 32);
+    void * begin = memory.data;
+    memory.data = (char *) begin + 32; /* ggml promises no more */
+    memory.nb[1] = panel;
     struct ggml_tensor ids = {0}, order = {0}, columns = {0};
     int64_t slots = n;
     if (experts) {
@@ -167,7 +170,7 @@ static uint64_t multiplied(int i, int64_t width, int64_t rows, int64_t n, int64_
         (experts ? ggmodel_multiply_experts : ggmodel_multiply)(&y, t, threads, (void *) (intptr_t) (n % 4));
     }
     uint64_t sum = digest(&y);
-    free(bias.data), free(residual.data), free(w.data), free(x.data), free(memory.data), free(ids.data), free(order.data), free(columns.data), free(y.data);
+    free(bias.data), free(residual.data), free(w.data), free(x.data), free(begin), free(ids.data), free(order.data), free(columns.data), free(y.data);
     return sum;
 }
 
@@ -188,9 +191,12 @@ int main(int count, char ** arguments) {
             printf("ends %d %d %016llx\n", activation, (int) width, sum);
         }
     }
-    static const int64_t shapes[][2] = {{256, 1}, {768, 37}, {2304, 20}};
+    static const int64_t shapes[][2] = {{256, 1}, {768, 37}, {2304, 20}, {384, 33}};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
-        for (int s = 0; s < 3; s++) {
+        for (int s = 0; s < 4; s++) {
+            if (shapes[s][0] % sizes[i].values) {
+                continue;
+            }
             for (int n = 1; n < 41; n += n < 9 ? 1 : 15) {
                 uint64_t sum = multiplied((int) i, shapes[s][0], shapes[s][1], n, 0, 1 + n % 2);
                 printf("%d %d %d %016llx\n", sizes[i].number, s, n, (unsigned long long) sum);
