@@ -5,20 +5,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
 
+from ggmodel.errors import GraphError, OutOfMemory
 from ggmodel.gguf_file import MemorySource
 from ggmodel.ml import BackendParams, Context, DType, Tensor, new_backend
 from ggmodel.ml.ggml import measurements, products
 from ggmodel.ml.ggml.endings import ACTIVATIONS
-from ggmodel.ml.ggml.ggml_backend import GGMLBackend
 from ggmodel.ml.ggml.lowering import GGMLExecutable
 from ggmodel.native import lib
-from tests.ml.harness import METADATA, blocks, normal
+from tests.ml.harness import METADATA, blocks, nmse, normal
 
 ALL = len(products.NAMES)
 INSTRUCTIONS = [i for i in range(1, ALL) if lib.ggmodel_use_products(i) == i]
@@ -31,8 +31,9 @@ Build = Callable[[Context, Callable[[str], Tensor]], list[Tensor]]
 @pytest.fixture(autouse=True)
 def always(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Chooses our kernels, whatever is faster, and however small weights are."""
-    monkeypatch.setattr(measurements, "own_is_faster", lambda dtype: (True,) * 6)
-    monkeypatch.setattr(measurements, "plain_is_faster", lambda *of: (True,) * 6)
+    everywhere = (True,) * len(measurements.COLUMNS)
+    monkeypatch.setattr(measurements, "own_is_faster", lambda dtype: everywhere)
+    monkeypatch.setattr(measurements, "plain_is_faster", lambda *of: everywhere)
     monkeypatch.setattr(products, "LEAST", 1)
     yield
     lib.ggmodel_use_products(ALL)
@@ -48,10 +49,11 @@ def weights(dtype: DType, rows: int, width: int) -> dict[str, Any]:
     return {"w": matrix, "b": normal(rows, seed=1)}
 
 
-def computed(
-    build: Build, tensors: dict[str, Any], fuses: bool = True, **params: Any
-) -> tuple[list[np.ndarray], int]:
-    """The values of a graph's outputs, and the number of endings."""
+@contextmanager
+def compiled(
+    build: Build, tensors: dict[str, Any], **params: Any
+) -> Iterator[tuple[GGMLExecutable, list[Tensor]]]:
+    """A graph that can run, and its outputs."""
     source = MemorySource(METADATA, tensors)
     with (
         new_backend(source, BackendParams(**{"num_threads": 1, **params})) as backend,
@@ -70,11 +72,23 @@ def computed(
         backend.load()
         with closing(backend.compile(ctx.graph, tuple(results))) as executable:
             assert isinstance(executable, GGMLExecutable)
-            if not fuses:
-                executable.run_each(None, lambda node, value: None)
-            count = sum(bool(ending.inner) for ending in executable._endings.values())
-            executable.run()
-            return [executable.value(y).copy() for y in results], count
+            yield executable, results
+
+
+def count_of(executable: GGMLExecutable) -> int:
+    """The number of endings of several ops."""
+    return sum(bool(ending.inner) for ending in executable._endings.values())
+
+
+def computed(
+    build: Build, tensors: dict[str, Any], fuses: bool = True, **params: Any
+) -> tuple[list[np.ndarray], int]:
+    """The values of a graph's outputs, and the number of endings."""
+    with compiled(build, tensors, **params) as (executable, results):
+        if not fuses:
+            executable.run_each(None, lambda node, value: None)
+        executable.run()
+        return [executable.value(y).copy() for y in results], count_of(executable)
 
 
 def whole(x: np.ndarray, activation: str, residual: bool) -> Build:
@@ -186,11 +200,11 @@ def test_nothing_moves_behind_a_write():
     tensors, x = weights(DType.Q8_0, 64, 64), normal(5, 64)
 
     def build(ctx: Context, weight: Callable[[str], Tensor]) -> list[Tensor]:
-        given = ctx.input().from_floats(x) * 1.0
-        y = weight("w").mulmat(given)
+        activations = ctx.input().from_floats(x) * 1.0
+        y = weight("w").mulmat(activations)
         ctx.forward(y)
-        other = given.set_inplace(ctx.input().from_floats(2 * x), *given.nb[1:], 0)
-        return [y + other]
+        twice = ctx.input().from_floats(2 * x)
+        return [y + activations.set_inplace(twice, *activations.nb[1:], 0)]
 
     (got,), count = computed(build, tensors)
     (apart,), _ = computed(build, tensors, fuses=False)
@@ -198,27 +212,114 @@ def test_nothing_moves_behind_a_write():
     np.testing.assert_array_equal(got, apart)
 
 
+@pytest.mark.parametrize("write", ["copy", "set_rows"])
+def test_nothing_moves_behind_a_write_to_a_cache(write: str):
+    """The product reads what is overwritten before the residual is added."""
+    tensors, x = weights(DType.Q8_0, 64, 64), normal(5, 64)
+
+    def build(ctx: Context, weight: Callable[[str], Tensor]) -> list[Tensor]:
+        state = ctx.layer(0).zeros(DType.F32, 64, 5)
+        first, second = (ctx.input().from_floats(x * i) for i in (1, 2))
+        ctx.forward(first.copy(state))
+        y = weight("w").mulmat(state)
+        ctx.forward(y)
+        if write == "copy":
+            ctx.forward(second.copy(state))
+        else:
+            ctx.forward(state.set_rows(second, ctx.input().from_ints(np.arange(5))))
+        return [y + ctx.input().from_floats(normal(5, 64, seed=2))]
+
+    (got,), count = computed(build, tensors)
+    assert not count
+    product = computed(lambda ctx, w: [w("w").mulmat(ctx.input().from_floats(x))], tensors)[0][0]
+    np.testing.assert_array_equal(got, product + normal(5, 64, seed=2))
+
+
+def test_a_bias_that_stands_first_is_added():
+    tensors, x = weights(DType.Q8_0, 48, 64), normal(1, 64)
+
+    def build(ctx: Context, weight: Callable[[str], Tensor]) -> list[Tensor]:
+        return [(weight("b") + weight("w").mulmat(ctx.input().from_floats(x))).relu()]
+
+    (got,), count = computed(build, tensors)
+    (apart,), _ = computed(build, tensors, fuses=False)
+    (behind,), _ = computed(whole(x, "relu", False), tensors)
+    assert count == 1
+    np.testing.assert_array_equal(got, apart)
+    np.testing.assert_array_equal(got.reshape(-1), behind.reshape(-1))
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("name", ACTIVATIONS[1:])
+def test_parts_of_rows_have_the_same_bits_in_any_company(name: str, deterministic: bool):
+    """Two columns of a part have a gap between them, one has none."""
+    tensors, x = weights(DType.Q8_0, 48, 64), normal(2, 64)
+
+    def part(n: int) -> np.ndarray:
+        def build(ctx: Context, weight: Callable[[str], Tensor]) -> list[Tensor]:
+            y = weight("w").mulmat(ctx.input().from_floats(x[:n]))
+            return [getattr(y.slice(0, 0, 24), name)()]
+
+        (got,), _ = computed(build, tensors, deterministic=deterministic)
+        return got.reshape(n, 24)
+
+    np.testing.assert_array_equal(part(1)[0], part(2)[0])
+
+
+def test_processors_without_kernels_join_nothing(monkeypatch: pytest.MonkeyPatch):
+    nowhere = (False,) * len(measurements.COLUMNS)
+    monkeypatch.setattr(measurements, "own_is_faster", lambda dtype: nowhere)
+    tensors, build = weights(DType.Q8_0, 48, 64), whole(normal(5, 64), "gelu", True)
+    (ours,), _ = computed(build, tensors)
+    lib.ggmodel_use_products(0)
+    with compiled(build, tensors) as (executable, (y,)):
+        assert not executable._endings
+        executable.run()
+        assert nmse(executable.value(y), ours) < 1e-6  # ggml's GELU reads a table in F16
+
+
+def test_a_result_that_is_changed_stays_an_op():
+    tensors, x = weights(DType.Q8_0, 48, 64), normal(5, 64)
+
+    def build(ctx: Context, weight: Callable[[str], Tensor]) -> list[Tensor]:
+        product = weight("w").mulmat(ctx.input().from_floats(x))
+        return [product, (product + weight("b")).relu()]
+
+    with compiled(build, tensors) as (executable, (product, y)):
+        executable.run_edited(None, {product: lambda value: value.fill(3)})
+        want = np.maximum(3 + tensors["b"], 0)
+        np.testing.assert_array_equal(executable.value(y)[0, 0], np.broadcast_to(want, (5, 48)))
+
+
 def test_all_ops_are_seen_and_timed():
     tensors, x = weights(DType.Q8_0, 48, 64), normal(5, 64)
-    with new_backend(MemorySource(METADATA, tensors), BackendParams(num_threads=1)) as backend:
-        assert isinstance(backend, GGMLBackend)
-        with backend.new_context() as ctx:
-            with ctx.trace():
-                w, b = backend.get("w"), backend.get("b")
-                assert w is not None and b is not None
-                y = (w.mulmat(ctx.input().from_floats(x)) + b).gelu()
-                ctx.forward(y)
-            backend.allocate(ctx.graph)
-            backend.load()
-            with closing(backend.compile(ctx.graph, (y,))) as executable:
-                assert isinstance(executable, GGMLExecutable)
-                seconds = executable.run_apart()
-                assert [s > 0 for s in seconds] == [True, False, False]
-                fused = executable.value(y).copy()
-                seen: list[str] = []
-                executable.run_each(
-                    None, lambda node, value: seen.append(node.op.name if node.op else "")
-                )
-                assert seen == ["mulmat", "add", "gelu"]
-                np.testing.assert_array_equal(executable.value(y), fused)
-                assert all(s > 0 for s in executable.run_apart())
+    with compiled(whole(x, "gelu", False), tensors) as (executable, (y,)):
+        seconds = executable.run_apart()
+        assert [s > 0 for s in seconds] == [True, False, False]
+        fused = executable.value(y).copy()
+        names: list[str] = []
+        executable.run_each(None, lambda node, _: names.append(node.op.name if node.op else ""))
+        assert names == ["mulmat", "add", "gelu"]
+        np.testing.assert_array_equal(executable.value(y), fused)
+        assert all(s > 0 for s in executable.run_apart())
+
+
+@pytest.mark.parametrize("error", [OutOfMemory, KeyboardInterrupt])
+def test_a_graph_that_cannot_be_laid_out_anew_is_closed(
+    error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+):
+    tensors, build = weights(DType.Q8_0, 48, 64), whole(normal(5, 64), "gelu", True)
+
+    def fails(*of: Any) -> bool:
+        if error is KeyboardInterrupt:
+            raise KeyboardInterrupt
+        return False
+
+    with compiled(build, tensors) as (executable, _):
+        with monkeypatch.context() as patch:
+            patch.setattr(executable._compute, "lay_out", fails)
+            with pytest.raises(error):
+                executable.run_each(None, lambda node, value: None)
+        assert not executable.valid
+        with pytest.raises(GraphError, match="compile it again"):
+            executable.run()

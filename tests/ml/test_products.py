@@ -28,8 +28,9 @@ def always(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bool], None]]:
     """Chooses our kernels, whatever is faster; or ggml's."""
 
     def choose(own: bool) -> None:
-        monkeypatch.setattr(measurements, "own_is_faster", lambda dtype: (own,) * 7)
-        monkeypatch.setattr(measurements, "plain_is_faster", lambda *of: (True,) * 7)
+        count = len(measurements.COLUMNS)
+        monkeypatch.setattr(measurements, "own_is_faster", lambda dtype: (own,) * count)
+        monkeypatch.setattr(measurements, "plain_is_faster", lambda *of: (True,) * count)
         monkeypatch.setattr(products, "LEAST", 1)
 
     choose(True)
@@ -135,11 +136,11 @@ def test_bits_do_not_depend_on_columns_threads_and_instructions(dtype: DType):
 @NEEDS_FAMILY
 @pytest.mark.parametrize("instructions", INSTRUCTIONS)
 @pytest.mark.parametrize("rows", [1, 15, 16, 97, 200])
-@pytest.mark.parametrize("width", [32, 160, 2016, 2048, 4128])
+@pytest.mark.parametrize("width", [32, 160, 384, 2016, 2048, 4128])
 def test_shapes(rows: int, width: int, instructions: int):
     lib.ggmodel_use_products(instructions)
     x = normal(3, 4, width, seed=3)
-    for dtype in (DType.Q8_0, DType.Q5_1, DType.F16):
+    for dtype in (DType.Q8_0, DType.Q5_1, DType.F16, DType.BF16, DType.F32):
         weight = some(dtype, rows, width)
         (got,) = multiplied([weight], x, threads=2)
         assert nmse(got, x.astype(np.float64) @ weight.values.T) < 1e-4
