@@ -1,5 +1,6 @@
 """Rounds a model of transformers as ggml rounds: weights to a type, what is multiplied with them to
-the type's partner, GELU by tanh through a table in F16."""
+the type's partner, GELU by tanh through a table in F16: with a gate, and on any processor without
+kernels of our own."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def _matched(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
 
 _MOST_RESULTS = 4  # tensors of one module of the reference that are compared
 _MOST_ALONE = 3  # tokens that are computed alone, behind the others
-# Ops of GELU and its function; those by tanh read ggml's table.
+# Ops of GELU and its function; those by tanh may read ggml's table.
 _GELUS = {"gelu": "tanh", "gated_gelu": "tanh", "gelu_erf": "erf"}
 _WORKBENCH = str(Path(__file__).parents[1])  # the head of most models is called from there
 
