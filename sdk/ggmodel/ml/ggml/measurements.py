@@ -10,6 +10,7 @@ kernels (products.py), which read weights as stored.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import logging
@@ -18,6 +19,8 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ...errors import Error, OutOfMemory
 from ...gguf_file.types import DType
@@ -70,8 +73,8 @@ class Alone:
     def multiplies(
         self, dtype: DType, width: int, rows: int, columns: int, own: bool = False
     ) -> bool:
-        """Chooses the product of a zero weight [width, rows] and F32 [width, columns], by our own
-        kernel or ggml's; False if the backend has no kernel for it."""
+        """Chooses the product of a weight [width, rows] and F32 [width, columns], of random bytes, by
+        our own kernel or ggml's; False if the backend has no kernel for it."""
         weight = lib.ggml_new_tensor_2d(self.weights_ctx, int(dtype), width, rows)
         x = lib.ggml_new_tensor_2d(self.ctx, lib.GGML_TYPE_F32, width, columns)
         ours = Products(self.ctx, self.n_threads).multiply
@@ -79,9 +82,10 @@ class Alone:
         self.computes(y)
         if not lib.ggml_backend_supports_op(self._backend, y):
             return False
-        if self._rearranging:  # it takes a tensor as a whole
-            zeros = bytes(lib.ggml_nbytes(weight))
-            lib.ggml_backend_tensor_set(weight, ffi.from_buffer(zeros), 0, len(zeros))
+        for tensor in (weight, x):
+            content = np.resize(_content(), lib.ggml_nbytes(tensor))
+            # A whole tensor at once, which a rearranging buffer needs.
+            lib.ggml_backend_tensor_set(tensor, ffi.from_buffer(content), 0, content.size)
         return True
 
     def run(self) -> None:
@@ -95,6 +99,17 @@ class Alone:
             arena.close()
 
 
+@functools.cache
+def _content() -> np.ndarray:
+    """Random bytes, uint8, of which all types have scales and floats that are small and normal.
+
+    ggml reads what F16 scales are in F32 from a table of 256 KiB. With weights of zeros that is one
+    entry of it, and its products are up to twice as fast as with a model's weights.
+    """
+    # An odd number, so that the rows of a weight differ.
+    return np.random.default_rng(1).integers(32, 64, (1 << 20) + 1, np.uint8)
+
+
 log = logging.getLogger("ggmodel.ml")
 
 COLUMNS = (1, 2, 4, 8, 16, 64, 512)
@@ -106,7 +121,9 @@ COLUMNS = (1, 2, 4, 8, 16, 64, 512)
 _ROWS, _WIDTH = 256, 2048
 _STREAMED_BYTES = 64 << 20
 _RUNS = 4
-_CLEARLY = 0.9  # share of the time from which on another kernel is worth a second copy
+# Share of the time from which on another kernel is chosen: it may need a second copy of a weight, and
+# ours gain where threads share the memory's speed, which a trial on one thread does not show.
+_CLEARLY = 0.9
 
 # Trials on a busy machine may disagree, but two loads in a process must not: the first counts.
 _decided: dict[str, tuple[bool, ...]] = {}
