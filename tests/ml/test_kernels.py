@@ -19,7 +19,7 @@ from ggmodel.ml import Backend, BackendParams, DType, Optimize, new_backend
 from ggmodel.ml.ggml import attention, measurements
 from ggmodel.ml.ggml.ggml_backend import GGMLBackend
 from ggmodel.ml.ggml.weights import extra_buffer_types
-from ggmodel.native import lib
+from ggmodel.native import ffi, lib
 from tests.ml.harness import METADATA, Blocks, blocks, nmse, normal
 
 MANY, FEW = 16, 1
@@ -63,6 +63,38 @@ def test_one_column_is_tried_on_weights_that_fill_no_cache():
             timed = measurements._product(bench, DType.Q8_0, columns)
             weight = lib.ggml_get_first_tensor(timed.weights_ctx)
             assert abs(lib.ggml_nbytes(weight) - least) < 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "ours", "stored"),
+    [(1, 2, True, True), (1, 1, True, False), (1, 0.95, True, False), (1, 0.85, False, False)],
+)
+def test_ours_yields_to_a_clearly_faster_kernel_and_a_rearranged_copy_too(
+    rearranging: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    first: float,
+    second: float,
+    ours: bool,
+    stored: bool,
+):
+    monkeypatch.setattr(
+        measurements.Bench, "seconds", lambda _, pairs: [[first, second] for _ in pairs]
+    )
+    every = len(measurements.COLUMNS)
+    assert measurements._measure_own(DType.Q4_0) == [ours] * every
+    assert measurements._measure(DType.Q4_0, rearranging, (False,) * every) == [stored] * every
+
+
+def test_a_tried_weight_has_the_bytes_of_no_single_scale():
+    """ggml is faster with weights of zeros than with any model's."""
+    with measurements.Bench() as bench:
+        for own in (True, False):
+            timed = measurements._product(bench, DType.Q8_0, 1, own=own)
+            weight = lib.ggml_get_first_tensor(timed.weights_ctx)
+            values = np.frombuffer(ffi.buffer(weight.data, lib.ggml_nbytes(weight)), np.uint8)
+            scales = np.ascontiguousarray(values.reshape(-1, 34)[:, :2]).view(np.float16)
+            assert len(np.unique(scales)) > 500
+            assert 0.005 < scales.min() < scales.max() < 2
 
 
 def test_without_memory_for_a_trial_the_file_stays_as_it_is(

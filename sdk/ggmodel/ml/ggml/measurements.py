@@ -73,8 +73,8 @@ class Alone:
     def multiplies(
         self, dtype: DType, width: int, rows: int, columns: int, own: bool = False
     ) -> bool:
-        """Chooses the product of a weight [width, rows] and F32 [width, columns], of random bytes, by
-        our own kernel or ggml's; False if the backend has no kernel for it."""
+        """Chooses the product of a weight [width, rows] and F32 [width, columns], both of random
+        bytes, by our own kernel or ggml's; False if the backend has no kernel for it."""
         weight = lib.ggml_new_tensor_2d(self.weights_ctx, int(dtype), width, rows)
         x = lib.ggml_new_tensor_2d(self.ctx, lib.GGML_TYPE_F32, width, columns)
         ours = Products(self.ctx, self.n_threads).multiply
@@ -121,9 +121,7 @@ COLUMNS = (1, 2, 4, 8, 16, 64, 512)
 _ROWS, _WIDTH = 256, 2048
 _STREAMED_BYTES = 64 << 20
 _RUNS = 4
-# Share of the time from which on another kernel is chosen: it may need a second copy of a weight, and
-# ours gain where threads share the memory's speed, which a trial on one thread does not show.
-_CLEARLY = 0.9
+_CLEARLY = 0.9  # share of another's time, from which on a kernel is clearly faster
 
 # Trials on a busy machine may disagree, but two loads in a process must not: the first counts.
 _decided: dict[str, tuple[bool, ...]] = {}
@@ -131,16 +129,16 @@ _decided: dict[str, tuple[bool, ...]] = {}
 
 def own_is_faster(dtype: DType) -> tuple[bool, ...]:
     """For each of `COLUMNS` whether our own kernel is chosen: ggml's with the weight as stored is
-    not clearly faster."""
+    not clearly faster. Ours gains where threads share the memory's speed, as in no trial."""
     if not serves(dtype):
         return (False,) * len(COLUMNS)
     return _choices(f"own {instructions} {dtype.name}", lambda: _measure_own(dtype))
 
 
 def plain_is_faster(dtype: DType, buffer_type: Any) -> tuple[bool, ...]:
-    """For each of `COLUMNS` whether the weight as stored is chosen, with the kernel chosen for it:
-    the one rearranged by `buffer_type`, an extra buffer type of the CPU that serves the dtype, is
-    not clearly faster."""
+    """For each of `COLUMNS` whether the weight as stored, with the kernel chosen for it, is clearly
+    faster than the one rearranged by `buffer_type`, an extra buffer type of the CPU that serves the
+    dtype."""
     own = own_is_faster(dtype)
     name = ffi.string(lib.ggml_backend_buft_name(buffer_type)).decode()
     key = f"{name} {dtype.name} {instructions if any(own) else 0}"
@@ -181,19 +179,17 @@ def at(choice: Sequence[bool], columns: int) -> bool:
 
 def _measure(dtype: DType, buffer_type: Any, own: Sequence[bool]) -> list[bool]:
     with Bench() as bench:
-        return bench.faster(
-            [
-                [_product(bench, dtype, n, own=ours), _product(bench, dtype, n, buffer_type)]
-                for n, ours in zip(COLUMNS, own, strict=True)
-            ]
-        )
+        pairs = [
+            [_product(bench, dtype, n, own=ours), _product(bench, dtype, n, buffer_type)]
+            for n, ours in zip(COLUMNS, own, strict=True)
+        ]
+        return [stored < _CLEARLY * rearranged for stored, rearranged in bench.seconds(pairs)]
 
 
 def _measure_own(dtype: DType) -> list[bool]:
     with Bench() as bench:
-        return bench.faster(
-            [[_product(bench, dtype, n, own=own) for own in (True, False)] for n in COLUMNS]
-        )
+        pairs = [[_product(bench, dtype, n, own=own) for own in (True, False)] for n in COLUMNS]
+        return [_CLEARLY * ours < others for ours, others in bench.seconds(pairs)]
 
 
 def _product(
@@ -221,14 +217,14 @@ class Bench:
     def timed(self, rearranging: Any = None) -> _Timed:
         return self._undo.enter_context(closing(_Timed(self.backend, self._plain, rearranging)))
 
-    def faster(self, pairs: Sequence[Sequence[_Timed]]) -> list[bool]:
-        """For each pair whether the second is not clearly faster than the first."""
+    def seconds(self, pairs: Sequence[Sequence[_Timed]]) -> list[list[float]]:
+        """The shortest times of each pair."""
         # In turn, so that other work on the machine slows both. A factor of two decides early.
         for run in range(_RUNS):
             left = [p for p in pairs if run < 2 or 0.5 < p[0].seconds / p[1].seconds < 2]
             for timed in (timed for pair in left for timed in pair):
                 timed.run()
-        return [_CLEARLY * timed.seconds < other.seconds for timed, other in pairs]
+        return [[timed.seconds for timed in pair] for pair in pairs]
 
     def __exit__(self, *exc: object) -> None:
         self._undo.close()
