@@ -23,13 +23,14 @@ from ggmodel.native import ffi, lib
 from tests.ml.harness import METADATA, Blocks, blocks, nmse, normal
 
 MANY, FEW = 16, 1
+NOWHERE, EVERYWHERE = ((faster,) * len(measurements.COLUMNS) for faster in (False, True))
 PLAIN_FOR_MANY = (False, False, False, True, True, True, True)
 
 
 @pytest.fixture(autouse=True)
 def ggml_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without our own kernels, which test_products.py tests."""
-    monkeypatch.setattr(measurements, "own_is_faster", lambda dtype: (False,) * 7)
+    monkeypatch.setattr(measurements, "own_is_faster", lambda dtype: NOWHERE)
     monkeypatch.setattr(attention, "instructions", attention.ANY)
 
 
@@ -104,7 +105,7 @@ def test_without_memory_for_a_trial_the_file_stays_as_it_is(
         raise OutOfMemory("none is left")
 
     monkeypatch.setattr(measurements, "_measure", measure)
-    assert measurements.plain_is_faster(DType.Q4_0, rearranging) == (False,) * 7
+    assert measurements.plain_is_faster(DType.Q4_0, rearranging) == NOWHERE
     assert not list(cache.glob("*"))
 
 
@@ -205,11 +206,11 @@ def mapped(tmp_path: Path, table: Blocks) -> Path:
 @pytest.mark.parametrize(
     ("plain", "optimize", "from_file", "from_memory"),
     [
-        ((False,) * 7, Optimize.SPEED, {"fast"}, {"fast"}),
-        ((False,) * 7, Optimize.MEMORY, {"fast"}, {"fast"}),
+        (NOWHERE, Optimize.SPEED, {"fast"}, {"fast"}),
+        (NOWHERE, Optimize.MEMORY, {"fast"}, {"fast"}),
         (PLAIN_FOR_MANY, Optimize.SPEED, {"fast", "mapped"}, {"fast", "plain"}),
         (PLAIN_FOR_MANY, Optimize.MEMORY, {"mapped"}, {"plain"}),
-        ((True,) * 7, Optimize.SPEED, {"mapped"}, {"plain"}),
+        (EVERYWHERE, Optimize.SPEED, {"mapped"}, {"plain"}),
     ],
     ids=["rearranged", "rearranged-memory", "both", "one-of-both", "plain"],
 )
@@ -258,7 +259,7 @@ def test_our_kernel_yields_to_the_rearranged_copy_where_that_is_faster(
     rearranging: Any, faster: Callable[[Sequence[bool]], None], monkeypatch: pytest.MonkeyPatch
 ):
     faster(PLAIN_FOR_MANY)
-    monkeypatch.setattr(measurements, "own_is_faster", lambda dtype: (True,) * 7)
+    monkeypatch.setattr(measurements, "own_is_faster", lambda dtype: EVERYWHERE)
     table = blocks(DType.Q4_0, normal(512, 256))
     source = MemorySource(METADATA, {"w": (DType.Q4_0, (256, 512), table.data)})
     with new_backend(source, BackendParams(num_threads=1)) as backend:
@@ -350,7 +351,7 @@ def test_measurements_that_disagree_are_not_remembered(
 ):
     found = iter([[False] * 7, [True] * 7])
     monkeypatch.setattr(measurements, "_measure", lambda *args: next(found))
-    assert measurements.plain_is_faster(DType.Q4_0, rearranging) == (False,) * 7
+    assert measurements.plain_is_faster(DType.Q4_0, rearranging) == NOWHERE
     assert not list(cache.glob("*"))
 
 
@@ -365,7 +366,7 @@ def test_a_process_does_not_change_its_mind(
         return [measurements.plain_is_faster(t, rearranging) for t in (DType.Q4_0, DType.Q8_0)]
 
     first = choices()
-    assert first == [(False,) * 7, (True,) * 7]
+    assert first == [NOWHERE, EVERYWHERE]
     assert [choices() for _ in range(3)] == [first] * 3
     assert not list(cache.glob("*"))
 
