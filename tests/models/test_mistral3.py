@@ -237,7 +237,7 @@ def test_a_graph_serves_all_pictures_of_its_size(model: LoadedModel):
 
 
 def test_few_graphs_are_kept(model: LoadedModel, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("ggmodel.runner.engine.graphs._MOST_ENCODER_GRAPHS", 1)
+    monkeypatch.setattr("ggmodel.runner.engine.encoders._MOST_ENCODER_GRAPHS", 1)
     encoders = model.engine.images.encoders
     first = encoders.recorded
     for seed, size in enumerate([(48, 8), (8, 48), (48, 8)], 200):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ggmodel.model import Prepared
-from ggmodel.runner.engine.graphs import content_key
+from ggmodel.runner.engine.encoders import content_key
 
 
 class Opened:

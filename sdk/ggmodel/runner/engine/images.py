@@ -19,7 +19,7 @@ from ...ml import Backend, Context, DType, Tensor
 from ...model import Input, Modality, Model, Multimodal, MultimodalEmbedding, Prepared
 from ...model.multimodal import IMAGE_BATCH
 from ...model.source_code import author_code, file_of, line_of
-from .graphs import Encoders, Layout, Recorded, content_key, shape_key
+from .encoders import Encoders, Layout, Recorded, content_key, shape_key
 from .probes import ItemTap, Probe
 
 _KEPT = 256 << 20  # bytes of encoded items that are kept without a prompt that has them
