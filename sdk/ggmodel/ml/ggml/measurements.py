@@ -53,7 +53,7 @@ class Alone:
         self._buffers: list[Any] = []
 
     def computes(self, result: Any) -> None:
-        """Chooses the op, and gives its tensors zeroed memory; not so a rearranged weight."""
+        """Chooses the op, and gives its tensors memory, zeroed but for the weight's."""
         plain, rearranging = self._plain, self._rearranging or self._plain
         self._graph = lib.ggml_new_graph_custom(self.ctx, 8, False)
         lib.ggml_build_forward_expand(self._graph, result)
@@ -67,7 +67,7 @@ class Alone:
             if ctx == self.weights_ctx:
                 usage = lib.GGML_BACKEND_BUFFER_USAGE_WEIGHTS
                 lib.ggml_backend_buffer_set_usage(buffer, usage)
-            if buffer_type == plain:
+            else:
                 lib.ggml_backend_buffer_clear(buffer, 0)
 
     def multiplies(
