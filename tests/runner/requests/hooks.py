@@ -51,6 +51,16 @@ TOWERS = {
     ),
 }
 
+# The same for a pair of texts that are ranked, of BERT's golden "reranker": token ids, the text
+# that each belongs to, modules.
+PAIR = [2, 4, 5, 3, 7, 8, 5, 7, 6, 3], [0] * 4 + [1] * 6
+PAIR_MODULES = ("bert.encoder.layer.1", "bert.encoder.layer.0", "bert.pooler.dense", "classifier")
+# Family of `sentences.labels_tokens` → modules of heads that label tokens.
+LABELS = {
+    "bert": ("bert.encoder.layer.1", "bert.encoder.layer.0.attention", "classifier"),
+    "modernbert": ("model.layers.1", "model.layers.2.mlp", "head.norm", "classifier"),
+}
+
 
 def direction(width: int) -> np.ndarray:
     """Numbers float32 [width] that are added to a layer's result."""

@@ -9,15 +9,29 @@ and ggmodel. Weights come from the names of tensors, as those of the goldens do.
 
 import importlib
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import transformers
 
 from ggmodel.workbench.golden.reference import loaded
+from tests.convert import sentences
 from tests.golden.files import load_embeddings, load_golden
-from tests.runner.requests.hooks import CASES, ENCODERS, HERE, LAYER, TOWERS, direction
+from tests.runner.requests.hooks import (
+    CASES,
+    ENCODERS,
+    HERE,
+    LABELS,
+    LAYER,
+    PAIR,
+    PAIR_MODULES,
+    TOWERS,
+    direction,
+)
 
 
 def layers_of(net: Any) -> Any:
@@ -83,13 +97,34 @@ def of_text(arch: str, case: str) -> dict[str, np.ndarray]:
 def of_encoder(arch: str, case: str, names: Sequence[str]) -> dict[str, np.ndarray]:
     """Rows for the first text of a golden of embeddings, and the scores of its head."""
     golden = load_embeddings(arch, case)
-    net, ids = loaded(golden.config, golden.weights()), [int(i) for i in golden.texts[0]]
+    ids = torch.tensor([[int(i) for i in golden.texts[0]]])
+    return of_head(loaded(golden.config, golden.weights()), names, input_ids=ids)
+
+
+def of_head(net: Any, names: Sequence[str], **inputs: Any) -> dict[str, np.ndarray]:
+    """Rows of modules, and the scores of a head, for inputs of transformers."""
 
     def run() -> Any:
-        return net(torch.tensor([ids])).logits
+        return net(**inputs).logits
 
     arrays = captured({name: net.get_submodule(name) for name in names}, run)
     return {**arrays, "patched": patched(net.get_submodule(names[0]), run)}
+
+
+def of_pair() -> dict[str, np.ndarray]:
+    golden = load_embeddings("bert", "reranker")
+    ids, types = (torch.tensor([each]) for each in PAIR)
+    net = loaded(golden.config, golden.weights())
+    return of_head(net, PAIR_MODULES, input_ids=ids, token_type_ids=types)
+
+
+def of_labels(family: str) -> dict[str, np.ndarray]:
+    """For the first of the texts that are labelled."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = sentences.labels_tokens(Path(folder), family)
+        net = transformers.AutoModelForTokenClassification.from_pretrained(path).eval()
+        ids = transformers.AutoTokenizer.from_pretrained(path)(sentences.TEXTS[0])["input_ids"]
+        return of_head(net, LABELS[family], input_ids=torch.tensor([ids]))
 
 
 def of_tower(arch: str, case: str, names: Sequence[str]) -> dict[str, np.ndarray]:
@@ -113,6 +148,10 @@ def make(name: str) -> None:
         arrays = of_text(name, CASES[name])
     elif name in ENCODERS:
         arrays = of_encoder(name, ENCODERS[name][0], ENCODERS[name][1:])
+    elif name == "pair":
+        arrays = of_pair()
+    elif name.startswith("labels_"):
+        arrays = of_labels(name.removeprefix("labels_"))
     else:
         arrays = of_tower(name, TOWERS[name][0], TOWERS[name][1:])
     path = HERE / f"{name}.npz"
@@ -121,5 +160,11 @@ def make(name: str) -> None:
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:] or [*CASES, *ENCODERS, *TOWERS]:
+    for name in sys.argv[1:] or [
+        *CASES,
+        *ENCODERS,
+        *TOWERS,
+        "pair",
+        *(f"labels_{one}" for one in LABELS),
+    ]:
         make(name)
