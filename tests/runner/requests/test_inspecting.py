@@ -378,9 +378,16 @@ def test_modules_that_cannot_be_seen(stories: LoadedModel):
             model.generate([before, "What is it?"], max_tokens=1, capture="vision.layers.0")
         with pytest.raises(ConfigError, match=r"the nearest names are vision\.layers\."):
             model.generate([before, "What is it?"], max_tokens=1, capture="vision.layer.0")
-        with model.capture("vision.layers.0"):  # another request than the one that has the item
+        nothing = pytest.raises(ConfigError, match="belongs to an encoder that encodes nothing")
+        with model.capture("vision.layers.0"):
             before = model.embeddings(SCENE)
-            with pytest.raises(ConfigError, match="belongs to an encoder that encodes nothing"):
+            with nothing:  # the request's own option asks for rows
+                model.generate([before, "What is it?"], max_tokens=1, capture="vision.layers.0")
+        with model.capture("vision.layers.0"), nothing:  # another block
+            model.generate([before, "What is it?"], max_tokens=1)
+        with model.capture("vision.layers.0"):
+            before = model.embeddings(SCENE)
+            with model.patch({"vision.layers.0": lambda rows: rows}), nothing:  # not patched so
                 model.generate([before, "What is it?"], max_tokens=1)
     with pytest.raises(Unsupported, match="context_shift"):
         stories.generate(PROMPT, max_tokens=1, capture="layers.1", context_shift=True)
@@ -429,6 +436,24 @@ def test_towers_are_captured_and_patched_by_request():
             np.testing.assert_array_equal(seen.requests[0][name], patched.captured[name])
             again = np.concatenate([patched.captured[name]] * 2)
             np.testing.assert_array_equal(twice.captured[name], again)  # type: ignore[index]
+
+
+def test_an_item_that_was_encoded_in_the_same_block_is_taken():
+    """Its rows are those of the request that encoded it."""
+    name, options = "vision.layers.0", {"max_tokens": 6, "temperature": 0}
+    prompt: Any = [Path(SCENE), "what is in the picture?"]
+    with ggmodel.load(SHAPES, deterministic=True) as model:
+        plain = model.generate(prompt, **options)  # type: ignore[arg-type]
+        with model.patch({name: lambda rows: 2 * rows}):
+            with model.capture(name, "layers.1") as seen:
+                whole: Any = model.generate(prompt, **options)  # type: ignore[arg-type]
+                encoded: Any = model.encode_image(SCENE)
+                apart: Any = model.generate([encoded, prompt[1]], **options)  # type: ignore[arg-type]
+            outside = model.generate([encoded, prompt[1]], capture="layers.1", **options)  # type: ignore[arg-type]
+        assert whole.proof.sums == apart.proof.sums == outside.proof.sums != plain.proof.sums
+        assert [name in one for one in seen.requests] == [True, True, False]
+        np.testing.assert_array_equal(seen.requests[1][name], whole.captured[name])
+        np.testing.assert_array_equal(apart.captured["layers.1"], whole.captured["layers.1"])
 
 
 def test_an_item_is_found_by_its_content_unless_it_is_patched():

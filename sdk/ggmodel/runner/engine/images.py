@@ -335,9 +335,14 @@ class MultimodalStore:
 
     def calls(self, embeddings: Sequence[MultimodalEmbedding], probe: Probe) -> dict[str, int]:
         """How often modules that a probe looks at are called for these, as far as they are encoded
-        for it; see `Probe.elsewhere`."""
+        for it, or were by another request of the same blocks; see `Probe.elsewhere`."""
         probed = [self._probed[one] for one in embeddings if one in self._probed]
-        return {name: n for own, calls in probed if own is probe for name, n in calls.items()}
+        return {
+            name: n
+            for own, calls in probed
+            for name, n in calls.items()
+            if probe.has_been(own, name)
+        }
 
     def _keep(self, digest: bytes, encoded: Encoded) -> None:
         """Keeps an item without a prompt that has it, as long as there is room."""

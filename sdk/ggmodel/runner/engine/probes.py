@@ -115,6 +115,7 @@ class Probe:
         modules: id of a module → its name, of all that are captured or patched.
         captures: names of those that are captured.
         patches: name → its patches, in the order in which they apply.
+        capturers: name → the blocks and options that capture it.
 
     Attributes:
         captured: the results; empty where nothing is captured.
@@ -127,8 +128,10 @@ class Probe:
         modules: Mapping[int, str],
         captures: frozenset[str] = frozenset(),
         patches: Mapping[str, tuple[Patch, ...]] | None = None,
+        capturers: Mapping[str, frozenset[object]] | None = None,
     ):
         self.modules, self.captures, self.patches = modules, captures, patches or {}
+        self._capturers = capturers or {}
         self.captured, self.elsewhere = Captured(), dict[str, int]()
 
     @cached_property
@@ -154,6 +157,13 @@ class Probe:
                 else:
                     parts.append((name, patch if isinstance(patch, InGraph) else object()))
         return tuple(parts) or None
+
+    def has_been(self, other: Probe, name: str) -> bool:
+        """Whether a module that was called for another probe was patched as by this one, and all
+        that capture it by this one have its rows."""
+        ours, theirs = ([*map(id, each.patches.get(name, ()))] for each in (self, other))
+        capturers = (each._capturers.get(name, frozenset()) for each in (self, other))
+        return ours == theirs and frozenset.issubset(*capturers)
 
     @property
     def shareable(self) -> bool:

@@ -223,15 +223,18 @@ class Inspecting:
                     f"layer is {len(self.residual) - 1}"
                 )
             patches[self.residual[layer]] = (direction,)
+        capturers = dict.fromkeys(captures, frozenset[object]({object()}))
         blocks = [block for block in _blocks.get() if block.model is self]
         for block in blocks:
             captures |= block.captures
             for name, patch in block.patches.items():
                 patches[name] = (*patches.get(name, ()), patch)
+            for name in block.captures:
+                capturers[name] = capturers.get(name, frozenset()) | {block}
         if not captures and not patches:
             return None
         modules = {id(self.modules[name].module): name for name in (*captures, *patches)}
-        probe = Probe(modules, frozenset(captures), patches)
+        probe = Probe(modules, frozenset(captures), patches, capturers)
         for block in blocks:
             if block.seen is not None:
                 block.seen.requests.append(probe.captured)
