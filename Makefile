@@ -54,7 +54,7 @@ LLAMA_BENCH ?= $(if $(wildcard $(PEER)),.cache/peer/bin)
 # Sources of the compiled binding; installing again compiles it again.
 BINDING := setup.py native/build.py native/guards.py native/headers.py native/install.py native/shim.c \
     native/products.c native/families.c native/codebooks.c native/avx512.c native/avx2.c native/neon.c \
-    native/products.h native/formats.h native/floats.h native/finish.h native/unpackers.h native/codebooks.h native/kernels.h \
+    native/products.h native/formats.h native/floats.h native/rounded.h native/finish.h native/unpackers.h native/codebooks.h native/kernels.h \
     native/few_columns.h native/plain.h native/plain_unpackers.h native/plain_codebooks.h native/plain_kernels.h \
     native/ordered.c native/read_ahead.c native/attention.c native/attention_tiles.h native/attention_vectors.h \
     sdk/ggmodel/platforms/machine.py

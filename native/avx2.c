@@ -94,6 +94,26 @@ INLINE vec vec_of_ints(ints x) {
     return _mm256_cvtepi32_ps(x);
 }
 
+INLINE ints rounded(vec x) {
+    return _mm256_cvtps_epi32(x);
+}
+
+INLINE void store_shorts(int16_t * at, ints x) {
+    __m128i shorts = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    _mm_storeu_si128((__m128i *) at, shorts);
+}
+
+INLINE float largest_of(vec x) {
+    __m128 four = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    four = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(four, _mm_movehdup_ps(four)));
+}
+
+/* Adds both products of pairs of 16 bits. */
+INLINE ints dot_shorts(ints sums, ints a, ints b) {
+    return _mm256_add_epi32(sums, _mm256_madd_epi16(a, b));
+}
+
 #define entries_of(table, numbers) ((bytes16) _mm_shuffle_epi8((__m128i) (table), (__m128i) (numbers)))
 
 INLINE ints load_ints(const void * at) {
@@ -240,6 +260,7 @@ INLINE ints dots(const words * values, const int8_t * x, int begin, int end, int
 }
 
 #include "few_columns.h"
+#include "rounded.h"
 
 PLAIN_KERNELS(pairs, BYTES)
 PLAIN_KERNELS(signed, SIGNED)
@@ -276,6 +297,8 @@ HIDDEN const struct family ggmodel_by_avx2 = {
     .signed_bytes = SIGNED_BYTES,
     .quantize_column = quantize_column,
     .multiply_floats = multiply_floats,
+    .round_column = round_column,
+    .multiply_rounded = multiply_rounded,
     .finish = finish,
 };
 
@@ -289,6 +312,8 @@ HIDDEN const struct family ggmodel_by_avx_vnni = {
     .signed_bytes = SIGNED_BYTES,
     .quantize_column = quantize_column,
     .multiply_floats = multiply_floats,
+    .round_column = round_column,
+    .multiply_rounded = multiply_rounded,
     .finish = finish,
 };
 

@@ -85,8 +85,33 @@ INLINE vec vec_of_bf16(const uint8_t * at) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
 
+INLINE ints ints_of(int x) {
+    return _mm512_set1_epi32(x);
+}
+
+INLINE ints load_ints(const void * at) {
+    return _mm512_loadu_si512(at);
+}
+
 INLINE vec vec_of_ints(ints x) {
     return _mm512_cvtepi32_ps(x);
+}
+
+INLINE ints rounded(vec x) {
+    return _mm512_cvtps_epi32(x);
+}
+
+INLINE void store_shorts(int16_t * at, ints x) {
+    _mm256_storeu_si256((__m256i *) at, _mm512_cvtepi32_epi16(x));
+}
+
+INLINE float largest_of(vec x) {
+    return _mm512_reduce_max_ps(x);
+}
+
+/* Adds both products of pairs of 16 bits. */
+INLINE ints dot_shorts(ints sums, ints a, ints b) {
+    return _mm512_dpwssd_epi32(sums, a, b);
 }
 
 #include "floats.h"
@@ -139,6 +164,7 @@ INLINE ints dots(const words * values, const int8_t * x, int begin, int end, int
 }
 
 #include "few_columns.h"
+#include "rounded.h"
 
 TARGET static void quantize_column(const float * from, int count, int j, struct columns * to) {
     __m512 most = _mm512_setzero_ps();
@@ -207,6 +233,8 @@ static void end_tiles(const struct tile_shapes * before) {
     .signed_bytes = SIGNED_BYTES,         \
     .quantize_column = quantize_column,   \
     .multiply_floats = multiply_floats,   \
+    .round_column = round_column,         \
+    .multiply_rounded = multiply_rounded, \
     .finish = finish
 
 HIDDEN const struct family ggmodel_by_avx512 = {BY_AVX512};

@@ -46,6 +46,8 @@ size_t ggmodel_columns_bytes(int64_t width, int64_t n);
 size_t ggmodel_panel_bytes(void);
 size_t ggmodel_order_values(int64_t columns, int64_t experts);
 void ggmodel_quantize(struct ggml_tensor *dst, int ith, int nth, void *unused);
+void ggmodel_round(struct ggml_tensor *dst, int ith, int nth, void *unused);
+size_t ggmodel_rounded_bytes(int type, int64_t width);
 void ggmodel_multiply(struct ggml_tensor *dst, int ith, int nth, void *activation);
 void ggmodel_multiply_experts(struct ggml_tensor *dst, int ith, int nth, void *unused);
 void ggmodel_finish(struct ggml_tensor *dst, int ith, int nth, void *activation);

@@ -178,7 +178,11 @@ static void multiply_floats(const struct ggml_tensor * dst, const uint8_t * data
         s.ending, w, dst->src[1], data, order, order ? (int) dst->ne[1] : 1, begin, end,
         part_of(tiles, s.ith, s.nth) * TILE, last < m ? last : m, (float *) dst->data, s.panel,
     };
-    ggmodel_family->multiply_floats(&of);
+    if (dst->src[1]->type == GGML_TYPE_F32) {
+        ggmodel_family->multiply_floats(&of);
+    } else {
+        ggmodel_family->multiply_rounded(&of);
+    }
 }
 
 /* dst F32 [m, n], of weights [width, m], columns (of floats F32 [width, n]), a row of memory for each thread, a bias
@@ -310,6 +314,23 @@ HIDDEN void ggmodel_quantize(struct ggml_tensor * dst, int ith, int nth, void * 
     }
 }
 
+/* Activations F32 [width, n] as columns of products by multiply_rounded, each as bytes [ggmodel_rounded_bytes]. */
+HIDDEN void ggmodel_round(struct ggml_tensor * dst, int ith, int nth, void * unused) {
+    (void) unused;
+    const struct ggml_tensor * x = dst->src[0];
+    int n = (int) ggml_nrows(x), blocks = (int) x->ne[0] / BLOCK;
+    for (int j = part_of(n, ith, nth); j < part_of(n, ith + 1, nth); j++) {
+        const float * from = (const float *) x->data + (size_t) j * x->ne[0];
+        ggmodel_family->round_column(from, blocks, (char *) dst->data + j * dst->nb[1]);
+    }
+}
+
+/* The bytes of a rounded column for weights of a type: 0 where activations are not rounded. */
+HIDDEN size_t ggmodel_rounded_bytes(int type, int64_t width) {
+    bool rounds = ggmodel_family->round_column && is_float(type) && type != GGML_TYPE_F32;
+    return rounds ? (size_t) (width / BLOCK) * (BLOCK * sizeof(int16_t) + sizeof(float)) : 0;
+}
+
 HIDDEN bool ggmodel_multiplies(int type) {
     return ggmodel_family && type < GGML_TYPE_COUNT && (ggmodel_type_of(type) || is_float(type));
 }
@@ -338,6 +359,10 @@ HIDDEN void ggmodel_multiply_experts(struct ggml_tensor * dst, int ith, int nth,
 HIDDEN void ggmodel_finish(struct ggml_tensor * dst, int ith, int nth, void * unused) {}
 HIDDEN void ggmodel_sort_experts(struct ggml_tensor * dst, int ith, int nth, void * unused) {}
 HIDDEN void ggmodel_quantize(struct ggml_tensor * dst, int ith, int nth, void * unused) {}
+HIDDEN void ggmodel_round(struct ggml_tensor * dst, int ith, int nth, void * unused) {}
+HIDDEN size_t ggmodel_rounded_bytes(int type, int64_t width) {
+    return 0;
+}
 HIDDEN size_t ggmodel_order_values(int64_t columns, int64_t experts) {
     return 0;
 }

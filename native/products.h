@@ -130,6 +130,9 @@ struct family {
        blocks of 32 values (Q8_0 and Q8_1, whose scales and sums are F16) and of 256 (Q8_K). */
     void (*quantize_column)(const float * from, int count, int j, struct columns * to);
     void (*multiply_floats)(const struct floats * of);
+    /* The same of rounded columns, and `blocks` of a column as such: see rounded.h; or NULL. */
+    void (*multiply_rounded)(const struct floats * of);
+    void (*round_column)(const float * from, int blocks, void * to);
     /* `to` has activation(x + bias) + residual, of n elements each; no bias or residual: NULL. */
     void (*finish)(const float * x, const float * bias, const float * residual, enum activation activation, int n,
                    float * to);

@@ -4,6 +4,7 @@ company."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from ggmodel.gguf_file import MemorySource
 from ggmodel.ml import BackendParams, DType, Tensor, new_backend, table
 from ggmodel.ml.ggml import measurements, products
 from ggmodel.ml.ggml.ggml_backend import GGMLBackend
+from ggmodel.ml.ggml.ordered import ours
 from ggmodel.native import lib
 from tests.ml.harness import METADATA, Blocks, blocks, nmse, normal
 
@@ -47,7 +49,11 @@ def some(dtype: DType, rows: int, width: int) -> Blocks:
 
 
 def multiplied(
-    matrices: Sequence[Blocks], x: np.ndarray, threads: int = 1, own: bool = True
+    matrices: Sequence[Blocks],
+    x: np.ndarray,
+    threads: int = 1,
+    own: bool = True,
+    deterministic: bool = False,
 ) -> list[np.ndarray]:
     """The products of weights and the same activations, in one graph."""
     weights = {
@@ -55,7 +61,7 @@ def multiplied(
         for i, matrix in enumerate(matrices)
     }
     source = MemorySource(METADATA, weights)
-    params = BackendParams(num_threads=threads)
+    params = BackendParams(num_threads=threads, deterministic=deterministic)
     with new_backend(source, params) as backend, backend.new_context() as ctx:
         assert isinstance(backend, GGMLBackend)
         with ctx.trace():
@@ -68,7 +74,8 @@ def multiplied(
             ctx.forward(*results)
         backend.allocate(ctx.graph)
         backend.load()
-        assert [backend.weights.multiplied(y) for y in results] == [own] * len(results)
+        is_ours = ours if deterministic else backend.weights.multiplied
+        assert [is_ours(y) for y in results] == [own] * len(results)
         ctx.compute(*results)
         return [y.numpy().reshape(*x.shape[:-1], -1) for y in results]
 
@@ -86,10 +93,10 @@ def test_results_are_those_of_ggml(dtype: DType, always: Callable[[bool], None])
     layout's scales of Q8_K."""
     weight, x = some(dtype, 70, 512), normal(40, 512, seed=1)
     x[3:5, 256:] = 0
-    (ours,) = multiplied([weight], x)
+    (own,) = multiplied([weight], x)
     always(False)
     (theirs,) = multiplied([weight], x, own=False)
-    assert nmse(ours, theirs) < 1e-10
+    assert nmse(own, theirs) < 1e-10
 
 
 @NEEDS_FAMILY
@@ -99,14 +106,14 @@ def test_errors_are_no_larger_than_those_of_ggml(
     dtype: DType, shape: tuple[int, int, int], always: Callable[[bool], None]
 ):
     """Beside float64. Activations of quantised weights are rounded alike, which is nearly all of
-    the error; those of floats are not rounded."""
+    the error; those of floats are rounded by less, or not."""
     rows, width, columns = shape
     weight, x = some(dtype, rows, width), normal(columns, width, seed=7)
     want = x.astype(np.float64) @ weight.values.T
-    (ours,) = multiplied([weight], x)
+    (own,) = multiplied([weight], x)
     always(False)
     (theirs,) = multiplied([weight], x, own=False)
-    assert nmse(ours, want) <= 1.001 * nmse(theirs, want) + 1e-14
+    assert nmse(own, want) <= 1.001 * nmse(theirs, want) + 1e-14
 
 
 @NEEDS_FAMILY
@@ -116,21 +123,55 @@ def test_whole_numbers_are_exact(dtype: DType):
     weight = some(dtype, 33, 256)
     x = np.random.default_rng(0).integers(-127, 128, (19, 256)).astype(np.float32)
     x[:, ::32] = 127
-    (got,) = multiplied([weight], x)
+    (got,) = multiplied([weight], x, deterministic=not dtype.is_quantized)
     assert nmse(got, x.astype(np.float64) @ weight.values.T) < 1e-12
 
 
 @NEEDS_FAMILY
 @pytest.mark.parametrize("dtype", SERVED, ids=lambda dtype: dtype.name)
 def test_bits_do_not_depend_on_columns_threads_and_instructions(dtype: DType):
+    """Of floats in deterministic mode."""
     weight, x = some(dtype, 100, 512), normal(37, 512, seed=2)
-    (whole,) = multiplied([weight], x)
+    params: dict[str, Any] = {"deterministic": not dtype.is_quantized}
+    (whole,) = multiplied([weight], x, **params)
     for instructions in INSTRUCTIONS:
         lib.ggmodel_use_products(instructions)
         slices = ((0, 1, 1), (3, 5, 2), (2, 10, 1), (5, 14, 3), (0, 16, 2), (1, 37, 3))
         for first, last, threads in slices:
+            (part,) = multiplied([weight], x[first:last], threads, **params)
+            np.testing.assert_array_equal(part, whole[first:last])
+
+
+def in_14_bits(values: np.ndarray) -> np.ndarray:
+    """Multiples of the 8191st part of the largest of 32 values."""
+    blocks = values.astype(np.float64).reshape(-1, 32)
+    step = np.maximum(np.abs(blocks).max(1, keepdims=True), 1e-30) / 8191
+    return (np.rint(blocks / step) * step).reshape(values.shape)
+
+
+@NEEDS_FAMILY
+@pytest.mark.parametrize("dtype", [DType.F16, DType.BF16], ids=lambda dtype: dtype.name)
+def test_many_columns_of_floats_are_rounded_to_14_bits(dtype: DType):
+    """With the same bits for any number above eight; by NEON they are not rounded."""
+    weight, x = some(dtype, 100, 2080), normal(37, 2080, seed=2)
+    x[3, ::50] *= 1000
+    x[4] *= 1e-20
+    x[5, 32:] = 0
+    want = x.astype(np.float64) @ weight.values.T
+    rounded = in_14_bits(x) @ in_14_bits(weight.values).T
+    bits: set[bytes] = set()
+    for instructions in INSTRUCTIONS:
+        lib.ggmodel_use_products(instructions)
+        (whole,) = multiplied([weight], x)
+        rounds = lib.ggmodel_rounded_bytes(int(dtype), 32) > 0
+        assert np.array_equal(whole, multiplied([weight], x, deterministic=True)[0]) != rounds
+        for got, exact, alike in zip(whole, want, rounded if rounds else want, strict=True):
+            assert nmse(got, alike) < 1e-9 and nmse(got, exact) < 1e-7
+        for first, last, threads in ((0, 9, 1), (1, 37, 3)):
             (part,) = multiplied([weight], x[first:last], threads)
             np.testing.assert_array_equal(part, whole[first:last])
+        bits.add(whole.tobytes())
+    assert len(bits) == 1
 
 
 @NEEDS_FAMILY
@@ -144,6 +185,8 @@ def test_shapes(rows: int, width: int, instructions: int):
         weight = some(dtype, rows, width)
         (got,) = multiplied([weight], x, threads=2)
         assert nmse(got, x.astype(np.float64) @ weight.values.T) < 1e-4
+        if not dtype.is_quantized:
+            (got,) = multiplied([weight], x, threads=2, deterministic=True)
         (few,) = multiplied([weight], x[1:2], threads=2)
         np.testing.assert_array_equal(few, got[1:2])
 
@@ -201,7 +244,8 @@ def test_experts_are_products_of_their_own_columns(dtype: DType, threads: int, i
             size = len(weights.data) // 7
             data = weights.data[expert * size : (expert + 1) * size]
             own = Blocks(dtype, data, weights.values[expert])
-            (want,) = multiplied([own], x[tokens, slots % inputs])
+            inputs_of = x[tokens, slots % inputs]
+            (want,) = multiplied([own], inputs_of, deterministic=not dtype.is_quantized)
             np.testing.assert_array_equal(got[tokens, slots], want)
 
 

@@ -1,8 +1,8 @@
 /* Products by each family of instructions without the library: a line of a type, a number of columns and a digest of
-   the results' bits, for each family that the processor has. Weights, activations and codebooks are noise. Operands
+   the results' bits, for each family that the processor has; "rounded" those of rounded columns. Weights, activations and codebooks are noise. Operands
    lie in memory of exactly their size, so that a sanitizer sees what is read beyond.
 
-   Takes the number of a family; ends with 2 if the processor has none of it. */
+   Takes the number of a family, and "rounded" or nothing; ends with 2 if the processor has none of it. */
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +23,8 @@ void ggmodel_finish(struct ggml_tensor * dst, int ith, int nth, void * activatio
 void ggmodel_multiply_experts(struct ggml_tensor * dst, int ith, int nth, void * unused);
 void ggmodel_sort_experts(struct ggml_tensor * dst, int ith, int nth, void * unused);
 void ggmodel_quantize(struct ggml_tensor * dst, int ith, int nth, void * count);
+size_t ggmodel_rounded_bytes(int type, int64_t width);
+void ggmodel_round(struct ggml_tensor * dst, int ith, int nth, void * unused);
 
 static const struct {
     int number, values, bytes;
@@ -118,8 +120,8 @@ static uint64_t finished(int64_t width, int64_t n, int activation, int threads) 
     return sum;
 }
 
-/* The digest of products of a type with n columns, and of their ends; experts' if there are some. */
-static uint64_t multiplied(int i, int64_t width, int64_t rows, int64_t n, int64_t experts, int threads) {
+/* The digest of products of a type with n columns, `rounded` or not, and of their ends; experts' if there are some. */
+static uint64_t multiplied(int i, int64_t width, int64_t rows, int64_t n, int64_t experts, int threads, bool rounded) {
     int64_t matrices = experts ? experts : 1, used = 2;
     size_t bytes = (size_t) (width / sizes[i].values * rows * matrices) * (size_t) sizes[i].bytes;
     state = 1;
@@ -161,10 +163,18 @@ static uint64_t multiplied(int i, int64_t width, int64_t rows, int64_t n, int64_
             ggmodel_quantize(&columns, t, threads, (void *) (intptr_t) together);
         }
     }
+    if (rounded) {
+        size_t size = ggmodel_rounded_bytes(sizes[i].number, width);
+        columns = tensor_of(GGML_TYPE_I8, (int64_t) size, n, 1, size * (size_t) n);
+        columns.src[0] = &x;
+        for (int t = 0; t < threads; t++) {
+            ggmodel_round(&columns, t, threads, NULL);
+        }
+    }
     int64_t results = experts ? used * n : n;
     struct ggml_tensor y = tensor_of(GGML_TYPE_F32, rows, experts ? used : n, experts ? n : 1, (size_t) (4 * rows * results));
     struct ggml_tensor bias = floats_of(rows, 1), residual = floats_of(rows, n);
-    y.src[0] = &w, y.src[1] = together ? &columns : &x, y.src[2] = &memory, y.src[3] = experts ? &order : &bias;
+    y.src[0] = &w, y.src[1] = together || rounded ? &columns : &x, y.src[2] = &memory, y.src[3] = experts ? &order : &bias;
     y.src[4] = n % 2 ? NULL : &residual;
     for (int t = 0; t < threads; t++) {
         (experts ? ggmodel_multiply_experts : ggmodel_multiply)(&y, t, threads, (void *) (intptr_t) (n % 4));
@@ -185,24 +195,35 @@ int main(int count, char ** arguments) {
     fill(ggmodel_iq3_xxs, sizeof(ggmodel_iq3_xxs), 63, 1);
     fill(ggmodel_iq3_s, sizeof(ggmodel_iq3_s), 16, 1);
     fill(ggmodel_iq1, sizeof(ggmodel_iq1), 3, 8);
+    static const int64_t shapes[][2] = {{256, 1}, {768, 37}, {2304, 20}, {384, 33}};
+    if (count > 2) {
+        for (int i = 1; i < 3; i++) { /* F16 and BF16 */
+            for (int n = 1; n < 33 && ggmodel_rounded_bytes(sizes[i].number, 32); n += n < 9 ? 1 : 11) {
+                for (int s = 0; s < 4; s++) {
+                    uint64_t sum = multiplied(i, shapes[s][0], shapes[s][1], n, 0, 1 + n % 2, true);
+                    printf("%d %d %d %016llx\n", sizes[i].number, s, n, (unsigned long long) sum);
+                }
+            }
+        }
+        return 0;
+    }
     for (int activation = 0; activation < 6; activation++) {
         for (int64_t width = 1; width < 70; width += 17) {
             unsigned long long sum = finished(width, 1 + width % 5, activation, 1 + activation % 2);
             printf("ends %d %d %016llx\n", activation, (int) width, sum);
         }
     }
-    static const int64_t shapes[][2] = {{256, 1}, {768, 37}, {2304, 20}, {384, 33}};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
         for (int s = 0; s < 4; s++) {
             if (shapes[s][0] % sizes[i].values) {
                 continue;
             }
             for (int n = 1; n < 41; n += n < 9 ? 1 : 15) {
-                uint64_t sum = multiplied((int) i, shapes[s][0], shapes[s][1], n, 0, 1 + n % 2);
+                uint64_t sum = multiplied((int) i, shapes[s][0], shapes[s][1], n, 0, 1 + n % 2, false);
                 printf("%d %d %d %016llx\n", sizes[i].number, s, n, (unsigned long long) sum);
             }
         }
-        uint64_t sum = multiplied((int) i, 256, 19, 23, 5, 2);
+        uint64_t sum = multiplied((int) i, 256, 19, 23, 5, 2, false);
         printf("%d experts %016llx\n", sizes[i].number, (unsigned long long) sum);
     }
     return 0;

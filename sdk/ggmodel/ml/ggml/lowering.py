@@ -108,7 +108,7 @@ class GGMLExecutable(Executable):
         ctx = self._arena.ctx
         self._cgraph = lib.ggml_new_graph_custom(ctx, count, False)
         n_threads = self._weights.hardware.n_threads
-        self._products = Products(ctx, n_threads)
+        self._products = Products(ctx, n_threads, self._in_order)
         self._ordered = Ordered(ctx, self._products) if self._in_order else None
         self._attention = Attention(ctx, n_threads, self._in_order) if self._attends else None
         choices = self._weights.choices

@@ -3,9 +3,10 @@
 ggml computes them as custom ops, in its thread pool: one node quantises the activations, whose
 result all products of the same activations read, and one multiplies. Weights are read as they lie
 in the file, and become bytes a panel at a time, or for few columns some rows at a time.
-Float weights become F32, and their activations stay it: none is rounded. ggml's kernels are faster
-for some types and numbers of columns, so that both are tried (measurements.py);
-benchmarks/products.py compares them.
+Float weights become F32, and their activations stay it: none is rounded. Unless all bits must be
+the same in any batch, F16 and BF16 weights multiply many columns as whole numbers of 14 bits
+(native/rounded.h), of half the error of ggml's F16. ggml's kernels are faster for some types and
+numbers of columns, so that both are tried (measurements.py); benchmarks/products.py compares them.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from ...native import ffi, lib
 from ..node import Node
 
 _BLOCK = 32  # of native/products.c
+_FEW = 8  # columns, at most, of which none is rounded
 _ALL_THREADS = -1  # GGML_N_TASKS_MAX; a kernel for one thread returns in the others
 _MULTIPLY = ffi.addressof(lib, "ggmodel_multiply")
 _FINISH = ffi.addressof(lib, "ggmodel_finish")
 _MULTIPLY_EXPERTS = ffi.addressof(lib, "ggmodel_multiply_experts")
 _SORT_EXPERTS = ffi.addressof(lib, "ggmodel_sort_experts")
 _QUANTIZE = ffi.addressof(lib, "ggmodel_quantize")
+_ROUND = ffi.addressof(lib, "ggmodel_round")
 
 NAMES = ("none", "AVX2", "AVX-VNNI", "AVX-512 VNNI", "AMX", "NEON dot product")
 """Families of instructions by their number; AMX is for more than eight columns. All give the same
@@ -72,10 +75,11 @@ class Products:
     Args:
         ctx: the ggml context of their tensors.
         n_threads: the most that compute.
+        in_order: elements have the same bits in any batch.
     """
 
-    def __init__(self, ctx: Any, n_threads: int):
-        self._ctx, self._n_threads = ctx, n_threads
+    def __init__(self, ctx: Any, n_threads: int, in_order: bool = False):
+        self._ctx, self._n_threads, self._in_order = ctx, n_threads, in_order
         self._orders: dict[Any, Any] = {}
         self._columns: dict[Any, Any] = {}
         self._panels: Any = None
@@ -102,11 +106,14 @@ class Products:
                 self._ctx, lib.GGML_TYPE_I8, size, self._n_threads
             )
         order = self._order(ids, weight, shared) if ids else None
-        together = lib.ggmodel_blocks_of_a_scale(weight.type)
+        together, rounds = lib.ggmodel_blocks_of_a_scale(weight.type), self._rounds(weight, x, ids)
         key = x, ids, together
-        columns = self._columns.get(key) if together else x
+        columns = self._columns.get(key) if together or rounds else x
         if columns is None:
-            columns = self._quantize(x, ids, order, weight, together)
+            if rounds:
+                columns = self._rounded(x, weight)
+            else:
+                columns = self._quantize(x, ids, order, weight, together)
             if shared:
                 self._columns[key] = columns
         sources = (weight, columns, self._panels)
@@ -133,6 +140,17 @@ class Products:
             if shared:
                 self._orders[ids] = order
         return order
+
+    def _rounds(self, weight: Any, x: Any, ids: Any) -> bool:
+        """Whether the columns of a product are rounded to 14 bits."""
+        many = not self._in_order and not ids and math.prod(list(x.ne)[1:]) > _FEW
+        return many and lib.ggmodel_rounded_bytes(weight.type, _BLOCK) > 0
+
+    def _rounded(self, x: Any, weight: Any) -> Any:
+        """The columns, each in a row of bytes."""
+        k, *n = x.ne
+        ne = (lib.ggmodel_rounded_bytes(weight.type, k), math.prod(n), 1, 1)
+        return self._op(lib.GGML_TYPE_I8, ne, (x,), _ROUND)
 
     def _quantize(self, x: Any, ids: Any, order: Any, weight: Any, together: int) -> Any:
         """The columns, with one scale for so many blocks `together`."""

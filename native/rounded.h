@@ -1,0 +1,171 @@
+/* Products of F16 and BF16 weights with many columns, where bits may depend on what is computed beside an element.
+
+   Weights and activations become whole numbers of 14 bits, with a scale for BLOCK values: they are off by 2^-14 of a
+   block's largest value at most, where F16 activations would be by 2^-12 of each. An element is, block after block,
+
+       sum = fma(float(exact sum of a block), activation scale * weight scale, sum)
+
+   in which one instruction adds two products: the same bits in each family, however many columns and threads. */
+
+#define SHORT      8191 /* the largest number: 32 bits hold the sum of BLOCK products */
+#define LEAST_MOST 1e-30f /* the smallest largest value: a scale's inverse is finite */
+#define SHORT_ROWS 32   /* of a panel */
+
+/* SHORT_ROWS rows of one block. */
+struct short_rows {
+    int16_t values[BLOCK / 2][SHORT_ROWS][2];
+    float   scale[SHORT_ROWS];
+};
+
+_Static_assert(BLOCKS * sizeof(struct short_rows) <= ROWS / TILE * BLOCKS * sizeof(struct rows), "a panel fits");
+
+/* A column of `blocks`: all values, then their scales. */
+TARGET static void round_column(const float * from, int blocks, void * to) {
+    int16_t * values = to;
+    float * scales = (float *) (values + blocks * BLOCK);
+    for (int b = 0; b < blocks; b++, from += BLOCK, values += BLOCK) {
+        vec most = abs_vec(load_vec(from));
+        for (int i = VEC; i < BLOCK; i += VEC) {
+            most = max_vec(most, abs_vec(load_vec(from + i)));
+        }
+        float largest = largest_of(max_vec(most, vec_of(LEAST_MOST)));
+        scales[b] = largest * (1.0f / SHORT);
+        for (int i = 0; i < BLOCK; i += VEC) {
+            store_shorts(values + i, rounded(mul_vec(load_vec(from + i), vec_of(SHORT / largest))));
+        }
+    }
+}
+
+/* VEC rows of a block from row `first` of a panel on. */
+INLINE void fill_block(int type, const uint8_t * from, size_t stride, int first, struct short_rows * to) {
+    words pairs[BLOCK / 2];
+    vec values[BLOCK], most = vec_of(LEAST_MOST);
+    for (int i = 0; i < 4; i++) {
+        words_at(from + 16 * i, stride, pairs + 4 * i);
+    }
+    for (int i = 0; i < BLOCK; i++) {
+        words pair = pairs[i / 2], bits = i % 2 ? pair & 0xffff0000 : pair << 16;
+        values[i] = type == GGML_TYPE_BF16 ? (vec) bits : low_halves(i % 2 ? pair >> 16 : pair);
+        most = max_vec(most, abs_vec(values[i]));
+    }
+    vec inverse = div_vec(vec_of(SHORT), most);
+    store_vec(to->scale + first, mul_vec(most, vec_of(1.0f / SHORT)));
+    for (int i = 0; i < BLOCK / 2; i++) {
+        words low = (words) rounded(mul_vec(values[2 * i], inverse));
+        words high = (words) rounded(mul_vec(values[2 * i + 1], inverse));
+        words both = (low & 0xffff) | high << 16;
+        memcpy(to->values[i][first], &both, sizeof(both));
+    }
+}
+
+/* `rows` of at most SHORT_ROWS; those behind the last as zeros. */
+TARGET static void fill_short_rows(const struct ggml_tensor * w, const uint8_t * from, int rows, int blocks,
+                                   struct short_rows * to) {
+    uint8_t padded[VEC][2 * BLOCK];
+    for (int first = 0; first < SHORT_ROWS; first += VEC, from += VEC * w->nb[1]) {
+        for (int b = 0; b < blocks; b++) {
+            const uint8_t * at = from + 2 * BLOCK * b;
+            if (first + VEC <= rows) {
+                fill_block(w->type, at, w->nb[1], first, to + b);
+                continue;
+            }
+            memset(padded, 0, sizeof(padded));
+            for (int r = 0; r < rows - first; r++) {
+                memcpy(padded[r], at + r * w->nb[1], 2 * BLOCK);
+            }
+            fill_block(w->type, padded[0], 2 * BLOCK, first, to + b);
+        }
+    }
+}
+
+/* SHORT_ROWS rows times n columns, added to what `to` has if `more`. */
+INLINE void add_shorts(const struct short_rows * w, int blocks, const int16_t * const * x,
+                       const float * const * scales, int n, bool more, float * const * to) {
+    for (int row = 0; row < SHORT_ROWS; row += 2 * VEC) {
+        vec sums[2][FLOAT_COLUMNS];
+        for (int j = 0; j < n; j++) {
+            sums[0][j] = more ? load_vec(to[j] + row) : vec_of(0);
+            sums[1][j] = more ? load_vec(to[j] + row + VEC) : vec_of(0);
+        }
+        for (int b = 0; b < blocks; b++) {
+            ints exact[2][FLOAT_COLUMNS];
+            for (int j = 0; j < n; j++) {
+                exact[0][j] = exact[1][j] = ints_of(0);
+            }
+            for (int i = 0; i < BLOCK / 2; i++) {
+                ints low = load_ints(w[b].values[i][row]), high = load_ints(w[b].values[i][row + VEC]);
+                for (int j = 0; j < n; j++) {
+                    ints two = ints_of((int) word_of((const uint8_t *) (x[j] + b * BLOCK + 2 * i)));
+                    exact[0][j] = dot_shorts(exact[0][j], low, two);
+                    exact[1][j] = dot_shorts(exact[1][j], high, two);
+                }
+            }
+            vec low = load_vec(w[b].scale + row), high = load_vec(w[b].scale + row + VEC);
+            for (int j = 0; j < n; j++) {
+                vec scale = vec_of(scales[j][b]);
+                sums[0][j] = fma_vec(vec_of_ints(exact[0][j]), mul_vec(scale, low), sums[0][j]);
+                sums[1][j] = fma_vec(vec_of_ints(exact[1][j]), mul_vec(scale, high), sums[1][j]);
+            }
+        }
+        for (int j = 0; j < n; j++) {
+            store_vec(to[j] + row, sums[0][j]);
+            store_vec(to[j] + row + VEC, sums[1][j]);
+        }
+    }
+}
+
+TARGET static void add_shorts_of(const struct short_rows * w, int blocks, const int16_t * const * x,
+                                 const float * const * scales, int n, bool more, float * const * to) {
+    switch (n) {
+        case 1: add_shorts(w, blocks, x, scales, 1, more, to); break;
+        case 2: add_shorts(w, blocks, x, scales, 2, more, to); break;
+        case 3: add_shorts(w, blocks, x, scales, 3, more, to); break;
+#if FLOAT_COLUMNS > 3
+        case 4: add_shorts(w, blocks, x, scales, 4, more, to); break;
+        case 5: add_shorts(w, blocks, x, scales, 5, more, to); break;
+        default: add_shorts(w, blocks, x, scales, FLOAT_COLUMNS, more, to);
+#endif
+    }
+}
+
+/* `rows` of a panel, from `begin` blocks on, times n columns from column `first`. */
+TARGET static void multiply_short_rows(const struct floats * of, const struct short_rows * panel, int row, int rows,
+                                       int begin, int blocks, int first, int n) {
+    int m = (int) of->w->ne[1], k = (int) of->w->ne[0];
+    const int16_t * x[FLOAT_COLUMNS];
+    const float * scales[FLOAT_COLUMNS];
+    float part[FLOAT_COLUMNS][SHORT_ROWS], * results[FLOAT_COLUMNS], * at[FLOAT_COLUMNS];
+    for (int j = 0; j < n; j++) {
+        const int16_t * column = (const int16_t *) ((const char *) of->x->data + (first + j) * of->x->nb[1]);
+        x[j] = column + begin * BLOCK;
+        scales[j] = (const float *) (column + k) + begin;
+        results[j] = of->to + (size_t) (first + j) * m + row;
+        at[j] = rows < SHORT_ROWS ? memcpy(part[j], results[j], rows * sizeof(float)) : results[j];
+    }
+    add_shorts_of(panel, blocks, x, scales, n, begin > 0, at);
+    for (int j = 0; j < n; j++) {
+        if (rows < SHORT_ROWS) {
+            memcpy(results[j], part[j], rows * sizeof(float));
+        }
+        if ((begin + blocks) * BLOCK == k) {
+            end_rows(of->ending, results[j], row, rows);
+        }
+    }
+}
+
+TARGET static void multiply_rounded(const struct floats * of) {
+    struct short_rows * panel = of->panel;
+    int all = (int) of->w->ne[0] / BLOCK;
+    for (int row = of->row; row < of->last; row += SHORT_ROWS) {
+        int rows = of->last - row < SHORT_ROWS ? of->last - row : SHORT_ROWS;
+        for (int begin = 0; begin < all; begin += BLOCKS) {
+            int blocks = all - begin < BLOCKS ? all - begin : BLOCKS;
+            const uint8_t * from = of->data + row * of->w->nb[1] + begin * BLOCK * sizeof(int16_t);
+            fill_short_rows(of->w, from, rows, blocks, panel);
+            for (int first = of->begin; first < of->end; first += FLOAT_COLUMNS) {
+                int n = of->end - first < FLOAT_COLUMNS ? of->end - first : FLOAT_COLUMNS;
+                multiply_short_rows(of, panel, row, rows, begin, blocks, first, n);
+            }
+        }
+    }
+}
