@@ -81,7 +81,7 @@ def reranker(folder: Path) -> list[float]:
     import torch  # pyright: ignore[reportMissingImports]
     from transformers import AutoModelForCausalLM, AutoTokenizer  # pyright: ignore[reportMissingImports]
 
-    from ggmodel.convert.rerankers import TEMPLATE
+    from ggmodel.convert.behind import RERANKER_TEMPLATE
 
     path = str(sentences.qwen3(folder / "Qwen3-Reranker-tiny", closing=False))
     tokenizer, model = (
@@ -91,7 +91,7 @@ def reranker(folder: Path) -> list[float]:
     yes, no = tokenizer.convert_tokens_to_ids("yes"), tokenizer.convert_tokens_to_ids("no")
     scores: list[float] = []
     for query, document in PAIRS:
-        text = TEMPLATE.format(query=query, document=document)
+        text = RERANKER_TEMPLATE.format(query=query, document=document)
         with torch.no_grad():
             logits = model(**tokenizer(text, return_tensors="pt")).logits[0, -1]
         pair = torch.stack([logits[no], logits[yes]])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
@@ -18,6 +17,7 @@ from ..errors import FormatError, LoadError, Unsupported
 from ..gguf_file.buffer import Buffer, quote
 from ..reading import parse_json, read_json, too_large
 from ..resources import Closing
+from .scales import FileTensor, mxfp4_of, rows_of, with_scales
 
 # safetensors' name of a dtype → bytes of an element, and numpy's name where arrays are given of it.
 _DTYPES: dict[str, tuple[int, str | None]] = {
@@ -52,25 +52,6 @@ _IN_MISTRALS_FORM = (
 )
 
 
-@dataclass(frozen=True)
-class FileTensor:
-    """A tensor of a checkpoint.
-
-    Attributes:
-        shape: in numpy's order; () for a single number.
-        dtype: in safetensors' names: "BF16", "F32", "U8".
-        file: index into `files` of the checkpoint.
-        offset: byte in that file where its data starts.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    file: int
-    offset: int
-    nbytes: int
-
-
 class Checkpoint(Closing):
     """A folder with config.json and safetensors files; a context manager that closes itself.
 
@@ -82,7 +63,8 @@ class Checkpoint(Closing):
         files: the files with tensors, sorted by name.
         tensors: name to `FileTensor`, in the order of the files and their headers. Tensors of a
             sentence-transformers module have its folder in front: "2_Dense.linear.weight". A weight
-            NAME.parametrizations.weight.original is called NAME.weight.
+            NAME.parametrizations.weight.original is called NAME.weight. Scales are not among them:
+            their weight has them.
     """
 
     def __init__(self, folder: Path, config: dict[str, Any], buffers: list[Buffer]):
@@ -96,7 +78,8 @@ class Checkpoint(Closing):
                     other = buffers[tensors[t.name].file].name
                     raise FormatError(f"{buffer.name}: tensor {quote(t.name)} is also in {other}")
                 tensors[t.name] = t
-        self.tensors: Mapping[str, FileTensor] = MappingProxyType(tensors)
+        self._file_of = {name: t.file for name, t in tensors.items()}
+        self.tensors: Mapping[str, FileTensor] = MappingProxyType(with_scales(config, tensors))
 
     @classmethod
     def open(cls, folder: str | Path) -> Checkpoint:
@@ -122,9 +105,19 @@ class Checkpoint(Closing):
         with ExitStack() as opened:
             buffers = (_opened(folder, name, _INDEX if index else None) for name in names)
             checkpoint = cls(folder, config, [opened.enter_context(closing(b)) for b in buffers])
-            _check_index(folder, index, checkpoint)
+            checkpoint._check_index(index or {})
             opened.pop_all()
         return checkpoint
+
+    def _check_index(self, index: Mapping[str, str]) -> None:
+        for name, file in index.items():
+            at = self._file_of.get(_plain(name))
+            if at is None or self.files[at].name != file:
+                where = "not there" if at is None else f"in {self.files[at]}"
+                raise FormatError(
+                    f"{self.folder / _INDEX} says that {quote(name)} is in {file}, but it is "
+                    f"{where}; the files do not belong together: download all of them again"
+                )
 
     def stored(self, name: str) -> FileTensor:
         """The description of a tensor.
@@ -138,34 +131,35 @@ class Checkpoint(Closing):
 
     def raw(self, name: str) -> memoryview:
         """The bytes of a tensor, read-only and not copied."""
-        t = self.stored(name)
-        return self._buffers[t.file].view[t.offset : t.offset + t.nbytes]
+        return self._bytes(self.stored(name))
 
     def array(self, name: str) -> np.ndarray:
-        """A tensor in numpy's order, not copied. BF16, which numpy lacks, becomes float32.
+        """A tensor in numpy's order, not copied. BF16, which numpy lacks, and numbers with scales
+        become float32.
 
         Raises:
             LoadError: there is no such tensor.
-            Unsupported: its type needs scales, which are not applied.
+            Unsupported: its type needs scales, and it has none.
         """
         t = self.stored(name)
-        dtype = _DTYPES[t.dtype][1]
-        if dtype is None:
-            raise Unsupported(
-                f"{name} is {t.dtype}, whose scales are not applied; take a checkpoint of this "
-                "model in BF16, F16 or F32"
-            )
-        return _numbers(np.frombuffer(self.raw(name), dtype).reshape(t.shape), t.dtype)
+        if t.scales is not None:
+            return self.rows(name, 0, prod(t.shape[:-1])).reshape(t.shape)
+        return _numbers(np.frombuffer(self.raw(name), _dtype(t)).reshape(t.shape), t.dtype)
 
     def rows(self, name: str, start: int, stop: int) -> np.ndarray:
         """Rows [stop - start, last dim] of a tensor, as `array` gives them; no others are read."""
         t = self.stored(name)
-        dtype = _DTYPES[t.dtype][1]
-        if dtype is None:
-            return self.array(name)  # which raises
+        if t.scales is not None:
+            return rows_of(t, self.raw(name), self._bytes(t.scales), start, stop)
         width = t.shape[-1] if t.shape else 1
-        values = np.frombuffer(self.raw(name), dtype).reshape(-1, width)
+        values = np.frombuffer(self.raw(name), _dtype(t)).reshape(-1, width)
         return _numbers(values[start:stop], t.dtype)
+
+    def mxfp4(self, name: str) -> np.ndarray:
+        """The bytes of the MXFP4 blocks that a tensor is (`FileTensor.is_mxfp4`)."""
+        t = self.stored(name)
+        assert t.scales is not None
+        return mxfp4_of(t, self.raw(name), self._bytes(t.scales))
 
     @property
     def arrays(self) -> Mapping[str, np.ndarray]:
@@ -179,8 +173,10 @@ class Checkpoint(Closing):
     def release(self, name: str) -> None:
         """Gives back the memory of a tensor; it is read again on the next use."""
         t = self.stored(name)
-        self._buffers[t.file].release(t.offset, t.nbytes)
-        self._buffers[t.file].check()
+        for part in (t, t.scales):
+            if part is not None:
+                self._buffers[part.file].release(part.offset, part.nbytes)
+                self._buffers[part.file].check()
 
     def check_unchanged(self, files: Iterable[int] | None = None) -> None:
         """Raises FormatError if one of the files has changed since it was opened; None is all.
@@ -194,6 +190,20 @@ class Checkpoint(Closing):
         """Closes the files; arrays taken before stay valid."""
         for buffer in self._buffers:
             buffer.close()
+
+    def _bytes(self, t: FileTensor) -> memoryview:
+        return self._buffers[t.file].view[t.offset : t.offset + t.nbytes]
+
+
+def _dtype(t: FileTensor) -> str:
+    """numpy's name of a tensor's type; raises Unsupported if its type needs scales."""
+    dtype = _DTYPES[t.dtype][1]
+    if dtype is None:
+        raise Unsupported(
+            f"{t.name} is {t.dtype}, whose scales are not there; take a checkpoint of this model "
+            "in BF16, F16 or F32"
+        )
+    return dtype
 
 
 def _numbers(values: np.ndarray, dtype: str) -> np.ndarray:
@@ -300,17 +310,6 @@ def _opened(folder: Path, name: str, index: str | None) -> Buffer:
         raise type(error)(
             f"{folder / name} does not exist, but {index} names it; download all files of the model"
         ) from None
-
-
-def _check_index(folder: Path, index: dict[str, str] | None, checkpoint: Checkpoint) -> None:
-    for name, file in (index or {}).items():
-        tensor = checkpoint.tensors.get(_plain(name))
-        if tensor is None or checkpoint.files[tensor.file].name != file:
-            where = "not there" if tensor is None else f"in {checkpoint.files[tensor.file]}"
-            raise FormatError(
-                f"{folder / _INDEX} says that {quote(name)} is in {file}, but it is {where}; the "
-                "files do not belong together: download all of them again"
-            )
 
 
 def _read_header(buffer: Buffer, file: int, prefix: str) -> list[FileTensor]:

@@ -17,7 +17,7 @@ from ..gguf_file import DType, TensorInfo, TensorSource
 from ..gguf_file.source import encode_value
 from ..model import Model, find, find_hf
 from ..model.module import of_tower
-from ..model.operations import Computed, Indices
+from ..model.operations import Computed, Indices, Stack
 from ..model.walk import LONGEST
 from .behind import Behind
 from .checkpoint import Checkpoint
@@ -26,6 +26,7 @@ from .from_hf import normalize, read_config, read_preparation, value_of_entry, w
 from .imatrix import ImportanceMatrix
 from .keys import Watched, listed_classes, recorded, unread_keys, with_defaults
 from .metadata import clip_metadata, describe, text_metadata
+from .scales import check_quantisation
 from .tensor_types import Candidate, Recipe, choose, plain_type, recipe_of
 from .write import info
 
@@ -46,12 +47,14 @@ class _Made:
 
     Attributes:
         shape: in numpy's order.
+        blocks: the type of quantised blocks, where the tensor's are the checkpoint's own.
         same: the checkpoint's tensor with the same bytes, if there is one.
     """
 
     entry: PlannedTensor
     shape: tuple[int, ...]
-    same: str | None
+    blocks: DType | None = None
+    same: str | None = None
 
 
 class CheckpointSource(TensorSource):
@@ -83,7 +86,7 @@ class CheckpointSource(TensorSource):
         importance: ImportanceMatrix | None = None,
         served: type[Model] | None = None,
     ):
-        _check_quantisation(checkpoint)
+        check_quantisation(checkpoint.config, checkpoint.folder)
         self.served = served or architecture
         self.checkpoint, self.architecture, self.contents = checkpoint, architecture, contents
         self.pre, self._importance = pre, importance
@@ -195,7 +198,7 @@ class CheckpointSource(TensorSource):
         if made.same is not None:
             return self.checkpoint.raw(made.same)
         values = self._values(made)
-        if made.entry.join is not None and made.entry.join.dtype is not None:
+        if made.blocks is not None:
             return values.reshape(-1).data.cast("B").toreadonly()
         from .quantize import encode
 
@@ -208,8 +211,7 @@ class CheckpointSource(TensorSource):
     def keeps_blocks(self, name: str) -> bool:
         """Whether a tensor's blocks are the checkpoint's own, so that none of its numbers is
         rounded."""
-        join = self._made[self.info(name).name].entry.join
-        return join is not None and join.dtype is not None
+        return self._made[self.info(name).name].blocks is not None
 
     def computes(self, name: str) -> bool:
         """Whether a tensor follows from the config alone."""
@@ -247,14 +249,16 @@ class CheckpointSource(TensorSource):
         if entry.name in self._computed:
             return self._computed[entry.name]
         try:
-            parts = {s: self.checkpoint.array(s) for s in entry.sources}
+            packed = made.blocks is not None and self._is_mxfp4(entry)
+            read = self.checkpoint.mxfp4 if packed else self.checkpoint.array
+            parts = {s: read(s) for s in entry.sources}
             value = value_of_entry(entry, self.config, self.hf, parts)
         except (ValueError, IndexError, TypeError) as error:
             if isinstance(error, ConfigError):
                 raise
             raise LoadError(f"{entry.name} cannot be made of {_listed(entry)}: {error}") from error
         assert value is not None
-        if entry.join is not None and entry.join.dtype is not None:
+        if made.blocks is not None:
             return np.ascontiguousarray(value)
         if value.shape != made.shape:
             raise LoadError(
@@ -278,7 +282,8 @@ class CheckpointSource(TensorSource):
             included = self.contents == "all" or of_tower(entry.name) == (self.contents == "vision")
             shape = self._shape(entry) if included else None
             if shape is not None:
-                made[entry.name] = _Made(entry, shape, None)
+                blocks = DType.MXFP4 if self._is_mxfp4(entry) else entry.join and entry.join.dtype
+                made[entry.name] = _Made(entry, shape, blocks)
         if self.contents == "vision" and not made:
             raise Unsupported(f"{self.name} has no vision tensors; leave out --mmproj")
         return made
@@ -303,8 +308,7 @@ class CheckpointSource(TensorSource):
         plain: dict[str, Candidate] = {}
         for name, made in self._made.items():
             shape = made.shape[::-1] or (1,)
-            join = made.entry.join
-            only = DType.I32 if isinstance(made.entry.op, Indices) else join and join.dtype
+            only = DType.I32 if isinstance(made.entry.op, Indices) else made.blocks
             if only is not None:
                 plain[name] = Candidate(name, shape, only)
                 continue
@@ -320,16 +324,23 @@ class CheckpointSource(TensorSource):
         chosen = choose(recipe, metadata, tensors, self._importance and self._importance.entries)
         return {name: chosen.get(name, c.dtype) for name, c in plain.items()}
 
+    def _is_mxfp4(self, entry: PlannedTensor) -> bool:
+        """Whether its sources are MXFP4 blocks, which are stacked at most."""
+        plain = entry.op is None and isinstance(entry.join, Stack | None)
+        sources = [self.checkpoint.stored(source) for source in entry.sources]
+        return plain and bool(sources) and all(t.is_mxfp4 for t in sources)
+
     def _stored_as(self, entry: PlannedTensor) -> DType:
-        for source in entry.sources:
-            dtype = self.checkpoint.stored(source).dtype
-            if dtype not in _PLAIN:
+        """The type of its first source's numbers; BF16 of those with scales."""
+        types = [DType.F32]
+        for t in reversed([self.checkpoint.stored(source) for source in entry.sources]):
+            if t.scales is None and t.dtype not in _PLAIN:
                 raise Unsupported(
-                    f"{source} is {dtype}, which is unsupported for weights; take a checkpoint of "
-                    "this model in BF16, F16 or F32"
+                    f"{t.name} is {t.dtype}, which is unsupported for weights; take a checkpoint "
+                    "of this model in BF16, F16 or F32"
                 )
-        stored = (self.checkpoint.stored(s).dtype for s in entry.sources)
-        return _PLAIN[next(stored, "F32")]
+            types.append(_PLAIN[t.dtype] if t.scales is None else DType.BF16)
+        return types[-1]
 
     def _info(self, name: str, dtype: DType) -> TensorInfo:
         made = self._made[name]
@@ -340,7 +351,7 @@ class CheckpointSource(TensorSource):
         if entry.join is None and entry.op is None:
             stored = self.checkpoint.stored(entry.sources[0])
             if stored.dtype == _RAW.get(dtype):
-                self._made[name] = _Made(entry, made.shape, stored.name)
+                self._made[name] = replace(made, same=stored.name)
                 return replace(index_entry, file=stored.file, offset=stored.offset)
         return index_entry
 
@@ -383,15 +394,4 @@ def _check_layers(checkpoint: Checkpoint, hf: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"{checkpoint.folder / 'config.json'}: num_hidden_layers is {layers!r:.40}, but there "
             f"are {len(checkpoint.tensors)} tensors; the files do not belong together"
-        )
-
-
-def _check_quantisation(checkpoint: Checkpoint) -> None:
-    """Refuses checkpoints whose packed tensors no declaration can unpack."""
-    scheme = checkpoint.config.get("quantization_config")
-    method = scheme.get("quant_method") if isinstance(scheme, Mapping) else None
-    if method not in (None, "mxfp4"):
-        raise Unsupported(
-            f"{checkpoint.folder} is quantised with {method!r}, which cannot be read; take the "
-            "model's checkpoint in BF16, F16 or F32 and let --type quantise it"
         )
