@@ -33,7 +33,7 @@ NAMES = ("none", "AVX2", "AVX-VNNI", "AVX-512 VNNI", "AMX", "NEON dot product")
 """Families of instructions by their number; AMX is for more than eight columns. All give the same
 bits."""
 
-LEAST = 1 << 17
+LEAST = 1 << 16
 """Weights of a product: of fewer, as in tiny models, each thread has little but the start."""
 
 instructions = lib.ggmodel_use_products(len(NAMES) - 1)
