@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from ..errors import ConfigError, FormatError
 from ..gguf_file import open_gguf
 from ..ml.tensor import to_float32
 
+_LARGEST = float(np.finfo(np.float32).max)
 _DIRECTION = re.compile(r"direction\.([1-9]\d{0,5})")
 
 
@@ -33,6 +33,8 @@ class Steering:
             array = np.ascontiguousarray(direction, np.float32)
             if array.ndim != 1 or not np.isfinite(array).all():
                 raise ConfigError(f"the direction of layer {layer} must be a row of finite numbers")
+            if not isinstance(layer, (int, np.integer)) or layer < 0:
+                raise ConfigError(f"a direction has the layer {layer!r:.40}; give numbers from 0")
             arrays[int(layer)] = array
         object.__setattr__(self, "directions", arrays)
 
@@ -74,8 +76,8 @@ class Steering:
             strength = float(number) if path else 1.0
         except ValueError:  # a name with a colon
             path, strength = "", 1.0
-        if not math.isfinite(strength):
-            raise ConfigError(f"{text}: the strength must be a finite number")
+        if not abs(strength) <= _LARGEST:
+            raise ConfigError(f"{text}: the strength must be a finite number of float32")
         path = path or str(text)
         return Path(path).stem, cls.load(path), strength
 
@@ -107,7 +109,7 @@ def is_steer(value: object) -> bool:
             isinstance(k, str)
             and isinstance(v, (int, float))
             and not isinstance(v, bool)
-            and math.isfinite(v)
+            and abs(v) <= _LARGEST
             for k, v in value.items()
         )
     if isinstance(value, Sequence):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -186,22 +187,41 @@ class Probe:
         """Rows float32 [n, width], changed by a patch that is a function of Python.
 
         Raises:
-            ComputeError: the function raises, or returns another shape.
+            ComputeError: the function raises, or returns another shape or no numbers.
         """
         patch: Any = self.patches[name][index]
-        try:
-            changed = np.asarray(patch(rows.copy()), np.float32)
-        except Error:
-            raise
-        except Exception as error:
-            reason = f"the patch of {name} raised {type(error).__name__}: {error}"
-            raise ComputeError(reason) from error
+        with _raising(name):
+            changed = as_numbers(patch(rows.copy()))
+        if changed is None:
+            raise ComputeError(f"the patch of {name} returned no numbers, or NaN or infinite ones")
         if changed.shape != rows.shape:
             raise ComputeError(
                 f"the patch of {name} returned {list(changed.shape)}; it must return the "
                 f"shape that it is given, {list(rows.shape)}"
             )
         return changed
+
+
+@contextmanager
+def _raising(name: str) -> Iterator[None]:
+    """Says whose patch raised; its errors end the request that has it."""
+    try:
+        yield
+    except Error:
+        raise
+    except Exception as error:
+        reason = f"the patch of {name} raised {type(error).__name__}: {error}"
+        raise ComputeError(reason) from error
+
+
+def as_numbers(values: Any) -> np.ndarray | None:
+    """Numbers of a patch as float32; None if they are no real numbers, or NaN or +∞. Those of a
+    head may be −∞, which rules out a token."""
+    array = np.asarray(values)
+    if array.dtype.kind in "cOSUmM":
+        return None
+    array = np.ascontiguousarray(array, np.float32)
+    return array if (array < np.inf).all() else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -328,7 +348,8 @@ class Tap:
             return x + self._added(x.dim(0), name, place, index)
         assert isinstance(patch, InGraph)
         constants = [self._ctx.constant(array, DType.F32) for array in patch.arrays]
-        y: Any = patch.function(x, *constants)
+        with _raising(name):
+            y: Any = patch.function(x, *constants)
         if not isinstance(y, Tensor) or y.shape != x.shape or y.dtype is not DType.F32:
             made = y.describe() if isinstance(y, Tensor) else type(y).__name__
             raise ConfigError(f"the patch of {name} must return F32 {list(x.shape)}, not {made}")

@@ -16,7 +16,7 @@ import numpy as np
 from ...errors import ConfigError, Unsupported
 from ...model import Model
 from ...model.walk import Instance
-from ..engine.probes import Captured, InGraph, Patch, Probe
+from ..engine.probes import Captured, InGraph, Patch, Probe, as_numbers
 from ..steering import Steer, Steering
 from .module_names import checkpoint_names, named, of_hook, plain
 
@@ -83,7 +83,8 @@ class Inspecting:
         """Names in a checkpoint → ours."""
         ours: dict[str, str] = {}
         for theirs, name in checkpoint_names(self.model):
-            ours.setdefault(theirs, name)  # the outermost: parts may have no name of their own
+            if theirs:  # some parts have no name there
+                ours.setdefault(theirs, name)  # the outermost: parts may have no name of their own
         return ours
 
     @contextmanager
@@ -119,15 +120,18 @@ class Inspecting:
         Raises:
             ConfigError: no module has such a name, or a patch is none of these.
         """
+        if not isinstance(patches, Mapping):
+            raise ConfigError(f"patches are {patches!r:.80}; give {{name of a module: patch}}")
         by_name: dict[str, Patch] = {}
         for pattern, patch in patches.items():
-            if not (callable(patch) or isinstance(patch, (InGraph, np.ndarray))):
+            numbers = as_numbers(patch) if isinstance(patch, np.ndarray) else None
+            if numbers is not None:
+                patch = numbers.reshape(-1)
+            elif not (callable(patch) or isinstance(patch, InGraph)):
                 raise ConfigError(
                     f"the patch of {pattern} is {patch!r:.80}; it must be a function, "
-                    "in_graph(function), or an array to add"
+                    "in_graph(function), or an array of numbers to add, none NaN or infinite"
                 )
-            if isinstance(patch, np.ndarray):
-                patch = np.ascontiguousarray(patch, np.float32).reshape(-1)
             by_name |= dict.fromkeys(self._matching((pattern,)), patch)
         with _within(_Block(self, patches=by_name)):
             yield
