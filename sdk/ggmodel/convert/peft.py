@@ -27,7 +27,7 @@ from ..ml import Tensor
 from ..model import Model
 from ..model.operations import Computed
 from ..reading import read_json
-from ..runner.loading.adapters import ALPHA, MAGNITUDE, TABLES, A, B
+from ..runner.loading.adapters import ALPHA, LARGEST, MAGNITUDE, TABLES, A, B
 from .checkpoint import Checkpoint
 from .declaration import PlannedTensor, planned
 
@@ -154,17 +154,23 @@ def _check(config: Mapping[str, Any], path: Path) -> None:
         )
     for key in ("r", "lora_alpha"):
         positive(config, key, 8, path)
+    for key in ("rank_pattern", "alpha_pattern"):
+        if not isinstance(value := config.get(key) or {}, dict):
+            raise FormatError(f"{path}: {key} is {value!r:.80}; it must have a number by name")
+    names = config.get("target_parameters") or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise FormatError(f"{path}: target_parameters is {names!r:.80}; it must be a list of names")
 
 
 def positive(config: Mapping[str, Any], key: str, usual: float, path: Path) -> float:
     """A number of an adapter's settings.
 
     Raises:
-        FormatError: it is none above 0, or not finite.
+        FormatError: it is none above 0, or too large for float32.
     """
     value = config.get(key, usual)
     numeric = isinstance(value, int | float) and not isinstance(value, bool)
-    if not numeric or not 0 < value < math.inf:
+    if not numeric or not 0 < value <= LARGEST:
         raise FormatError(f"{path}: {key} is {value!r:.80}; it must be a number above 0")
     return value
 
@@ -205,6 +211,11 @@ def _factors(checkpoint: Checkpoint, config: Mapping[str, Any]) -> dict[str, lis
                 f"{module} are not of rank {rank}"
             )
         magnitude = arrays.get("lora_magnitude_vector")
+        if magnitude is None and config.get("use_dora") and not embedded:
+            raise FormatError(
+                f"{checkpoint.folder / WEIGHTS}: {module} has no lora_magnitude_vector, and "
+                f"{CONFIG} has use_dora; save the adapter again"
+            )
         if embedded:
             factors[f"{plain}.weight"] = [Factors(a.T, b.T, None, False, True)]
         elif not parameters:

@@ -246,6 +246,8 @@ def test_embeddings_are_computed_with_the_adapters_that_all_requests_have(base):
         ("sailor", "no adapter 'sailor'; loaded: 'poet', 'lawyer'"),
         ({"poet": "much"}, "strength of poet is 'much'"),
         ({"poet": float("inf")}, "strength of poet is inf"),
+        ({"poet": 1e39}, r"strength of poet is 1e\+39"),
+        ({"poet": 10**400}, "strength of poet is 1000"),
         ([3], "an adapter is 3"),
     ],
 )

@@ -22,6 +22,8 @@ from ..engine.adapters import PRODUCT, ROWS, LowRank
 
 A, B, MAGNITUDE = ".lora_a", ".lora_b", ".lora_magnitude"
 ALPHA = "adapter.lora.alpha"
+LARGEST = float(np.finfo(np.float32).max)
+"""Of strengths and alpha."""
 TASK, PROMPT = "adapter.lora.task_name", "adapter.lora.prompt_prefix"
 TABLES = ("token_types.weight", "position_embd.weight")
 """Embeddings whose rows are looked up, though A and B lie in files as those of products do: in
@@ -47,7 +49,7 @@ def strengths_of(adapters: AdapterPaths) -> dict[str, float]:
     """Adapters as options name them, each with its strength: one, several, or a mapping.
 
     Raises:
-        ConfigError: they are named otherwise, or a strength is no number.
+        ConfigError: they are named otherwise, or a strength is no number, or too large for float32.
     """
     if adapters is None:
         return {}
@@ -64,8 +66,10 @@ def strengths_of(adapters: AdapterPaths) -> dict[str, float]:
         if not isinstance(name, (str, os.PathLike)):
             raise ConfigError(f"an adapter is {name!r:.80}; it must be a name or a path")
         number = isinstance(strength, (int, float)) and not isinstance(strength, bool)
-        if not number or not np.isfinite(strength):
-            raise ConfigError(f"the strength of {name} is {strength!r:.80}; it must be a number")
+        if not number or not abs(strength) <= LARGEST:
+            raise ConfigError(
+                f"the strength of {name} is {strength!r:.80}; it must be a number of float32"
+            )
         strengths[os.fspath(name)] = float(strength)
     return strengths
 
