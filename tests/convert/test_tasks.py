@@ -19,7 +19,18 @@ from ggmodel.runner import LoadedModel
 from ggmodel.runner.loading.adapters import changes_of
 from ggmodel.workbench.adapters import convert_adapter, merge_adapters
 from ggmodel.workbench.golden import nmse
-from tests.convert.make_task_adapters import ALPHA, FILE, RANK, TASKS, golden, write_folder
+from tests.convert.folders import stored, write_safetensors
+from tests.convert.make_task_adapters import (
+    ALPHA,
+    FILE,
+    RANK,
+    TASKS,
+    changed,
+    golden,
+    matrices,
+    write_folder,
+)
+from tests.golden.files import checkpoint
 
 # Float32 sums taken in another order; of a task's change at a wrong place it is more than 1e-3.
 EXACT = 1e-11
@@ -42,6 +53,49 @@ def model(folder: Path):
 def vectors(model: LoadedModel, adapters: Any = None) -> np.ndarray:
     ways = ("mean", "cls")
     return model.embed(golden().texts, pooling=ways, adapters=adapters)
+
+
+def write_peft(folder: Path, task: str, fused: bool) -> Path:
+    """A task's change as an adapter of PEFT, in the folder of a checkpoint, whose names of modules
+    are the checkpoint's or those of transformers, which takes queries, keys and values apart."""
+    tensors: dict[str, np.ndarray] = {}
+    number = list(TASKS).index(task)
+    for name, w in golden().weights().items():
+        if not changed(name):
+            continue
+        a, b = (m[number] for m in matrices(name, w.shape))
+        module = "base_model.model." + name.removesuffix(".weight")
+        if "_embeddings." in name:
+            tensors[f"{module}.lora_embedding_A"] = a.T
+            tensors[f"{module}.lora_embedding_B"] = b.T
+            continue
+        parts = {"Wqkv": b}
+        if "Wqkv" in name and not fused:
+            parts = dict(zip(("q_proj", "k_proj", "v_proj"), np.split(b, 3), strict=True))
+            module = module.replace("encoder.layers", "layers").replace("mixer", "self_attn")
+        for part, rows in parts.items():
+            at = module.replace("Wqkv", part)
+            tensors[f"{at}.lora_A.weight"], tensors[f"{at}.lora_B.weight"] = a, rows
+    tensors["base_model.model.pooler.dense.lora_A.weight"] = np.ones((RANK, 64), np.float32)
+    tensors["base_model.model.pooler.dense.lora_B.weight"] = np.ones((64, RANK), np.float32)
+    path = folder / task.replace(".", "_")
+    path.mkdir()
+    write_safetensors(
+        path / "adapter_model.safetensors", {n: stored(t) for n, t in tensors.items()}
+    )
+    config = {"peft_type": "LORA", "r": RANK, "lora_alpha": ALPHA, "bias": "none"}
+    (path / "adapter_config.json").write_text(json.dumps(config))
+    return path
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_adapters_in_folders_of_the_checkpoint(tmp_path: Path, fused: bool):
+    checkpoint(tmp_path, golden().config, golden().weights())
+    task = "retrieval.query"
+    path = write_peft(tmp_path, task, fused)
+    with ggmodel.load(tmp_path, adapters={path: 0.0}, **OPTIONS) as model:
+        assert nmse(vectors(model, "retrieval_query"), ROWS[task]) < EXACT
+        assert nmse(vectors(model), ROWS[None]) < EXACT
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ _INITIAL = (None, True, False, "gaussian", "eva", "orthogonal")  # that leave th
 _NAME = re.compile(r"\^?[\w.\\-]+\$?")
 
 Arrays = tuple[np.ndarray, np.ndarray]
+Sides = tuple[np.ndarray, np.ndarray, np.ndarray | None]  # U, V, lengths of rows
 
 
 @dataclass(frozen=True)
@@ -234,9 +236,12 @@ _EXPERT = {
 }
 
 
-def _numbered(factors: Mapping[str, list[Factors]]) -> Iterator[tuple[str, str, list[Factors]]]:
+Named = tuple[tuple[str, ...], str, list[Factors]]  # the adapter's names, another one, changes
+
+
+def _numbered(factors: Mapping[str, list[Factors]]) -> Iterator[Named]:
     """Changes of stacked experts by the names that they have in checkpoints which number experts:
-    transformers joins these into one parameter. The parameter, the name, the changes."""
+    transformers joins these into one parameter."""
     for parameter, changes in factors.items():
         module, _, last = parameter.rpartition(".")
         if last not in _EXPERT or changes[0].u.ndim != 3:
@@ -251,7 +256,29 @@ def _numbered(factors: Mapping[str, list[Factors]]) -> Iterator[tuple[str, str, 
                     if one.u.shape[1] % count == 0
                 ]
                 for path in modules:
-                    yield parameter, f"{path}.{i}.{name}.weight", some
+                    yield (parameter,), f"{path}.{i}.{name}.weight", some
+
+
+_QKV, _WHOLE = ("q_proj", "k_proj", "v_proj"), "Wqkv"
+
+
+def _fused(factors: Mapping[str, list[Factors]]) -> Iterator[Named]:
+    """Changes of queries, keys and values together, by the name of their matrix in checkpoints that
+    have one: transformers takes it apart."""
+    for first in factors:
+        stem = first.removesuffix(f"{_QKV[0]}.weight")
+        names = tuple(f"{stem}{part}.weight" for part in _QKV)
+        each = [factors[name][0] for name in names if name in factors]
+        if stem == first or len(each) < len(_QKV) or any(one.magnitude is not None for one in each):
+            continue
+        # A strength is divided by the rank, which is that of all three now.
+        u = np.zeros([sum(n) for n in zip(*(one.u.shape for one in each), strict=True)], np.float32)
+        row = column = 0
+        for one in each:
+            rows, rank = one.u.shape
+            u[row : row + rows, column : column + rank] = one.u * np.float32(u.shape[1] / rank)
+            row, column = row + rows, column + rank
+        yield names, f"{stem}{_WHOLE}.weight", [Factors(u, np.concatenate([o.v for o in each]))]
 
 
 def _of_parameter(a: np.ndarray, b: np.ndarray, rank: int) -> list[Factors]:
@@ -317,12 +344,50 @@ def _tensors(
     model: Model, factors: Mapping[str, list[Factors]], folder: Path
 ) -> Iterator[tuple[str, np.ndarray]]:
     """The tensors of the file: their names, and their values."""
-    read: set[str] = set()
-    origins, named = {name: name for name in factors}, dict(factors)
-    for origin, name, some in _numbered(factors):
-        origins[name], named[name] = origin, some
+    unread = {n for n in factors if not any(fnmatchcase(n, p) for p in model.ignore_hf)}
     made: dict[str, tuple[str, ...]] = {}
     expected: dict[str, tuple[int, ...]] = {}
+    for names in (_numbered, _fused):
+        left = {name: some for name, some in factors.items() if name in unread}
+        changes: list[Named] = [((name,), name, some) for name, some in left.items()]
+        changes.extend(names(left))
+        named = {name: some for _, name, some in changes}
+        origins = {name: those for those, name, _ in changes}
+        for sources, field, (u, v, magnitude) in _fields(model, named, expected):
+            unread -= {name for source in sources for name in origins[source]}
+            if (before := made.setdefault(field.name, sources)) != sources:
+                raise Unsupported(
+                    f"{folder} changes {before[0]!r:.100} and {sources[0]!r:.100}, which are one "
+                    "tensor of this model; leave one of them out"
+                )
+            if named[sources[0]][0].embeds and field.name not in TABLES:
+                u, v = v.T, u  # rows that are looked up
+            yield f"{field.name}{A}", np.ascontiguousarray(v, np.float32)
+            yield f"{field.name}{B}", np.ascontiguousarray(u, np.float32)
+            if magnitude is not None:
+                yield f"{field.name}{MAGNITUDE}", np.ascontiguousarray(magnitude, np.float32)
+        if not unread:
+            return
+    name = min(unread)
+    rows, columns = factors[name][0].u.shape[-2], factors[name][0].v.shape[-1]
+    raise FormatError(
+        f"{folder} changes {name!r:.150} [{rows}, {columns}]"
+        + (f" and {len(unread) - 1} more" if unread - {name} else "")
+        + f", which this {type(model).architecture} "
+        + (f"has as {list(own)}" if (own := expected.get(name)) else "lacks")
+        + ": it is an adapter of another model"
+    )
+
+
+def _fields(
+    model: Model, named: Mapping[str, list[Factors]], expected: dict[str, tuple[int, ...]]
+) -> Iterator[tuple[tuple[str, ...], Tensor, Sides]]:
+    """The tensors of the model that changes of these names belong to: the names, the tensor, U, V
+    and magnitudes.
+
+    Args:
+        expected: gets the shapes of tensors that a change does not fit, by its name.
+    """
     kinds: dict[Hashable, int | None] = {}
     for entry, path in planned(model, named):
         field = _at(model, path)
@@ -332,30 +397,8 @@ def _tensors(
         sides = _sides(entry, named, model.config, shape, kinds)
         if sides is None:
             expected.update(dict.fromkeys(entry.sources, shape))
-            continue
-        read |= {origins[source] for source in entry.sources}
-        if (before := made.setdefault(field.name, entry.sources)) != entry.sources:
-            raise Unsupported(
-                f"{folder} changes {before[0]!r:.100} and {entry.sources[0]!r:.100}, which are one "
-                "tensor of this model; leave one of them out"
-            )
-        u, v, magnitude = sides
-        if named[entry.sources[0]][0].embeds and field.name not in TABLES:
-            u, v = v.T, u  # rows that are looked up
-        yield f"{field.name}{A}", np.ascontiguousarray(v, np.float32)
-        yield f"{field.name}{B}", np.ascontiguousarray(u, np.float32)
-        if magnitude is not None:
-            yield f"{field.name}{MAGNITUDE}", np.ascontiguousarray(magnitude, np.float32)
-    if unread := sorted({*factors} - read):
-        shown = factors[unread[0]][0]
-        rows, columns = shown.u.shape[-2], shown.v.shape[-1]
-        raise FormatError(
-            f"{folder} changes {unread[0]!r:.150} [{rows}, {columns}]"
-            + (f" and {len(unread) - 1} more" if unread[1:] else "")
-            + f", which this {type(model).architecture} "
-            + (f"has as {list(own)}" if (own := expected.get(unread[0])) else "lacks")
-            + ": it is an adapter of another model"
-        )
+        else:
+            yield entry.sources, field, sides
 
 
 def _at(model: Model, path: str) -> Any:
@@ -373,7 +416,7 @@ def _sides(
     config: Any,
     shape: tuple[int, ...],
     kinds: dict[Hashable, int | None],
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None] | None:
+) -> Sides | None:
     """U and V of a tensor of the file of this shape, and the magnitudes of its rows; None if none
     fit.
 
