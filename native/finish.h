@@ -1,4 +1,4 @@
-/* Ends of products: activation(x + bias) + residual, element by element. A family brings vectors of VEC floats.
+/* Ends of products: activation(x + bias) * factor + residual, element by element. A family brings vectors of VEC floats.
 
    All activations but ReLU are max(x, 0) - a * tail(a) of a = |x|, where tail is 1 - sigmoid of something, or the
    normal distribution's upper tail. Each step is rounded once, as written here: the bits are those of every family.
@@ -64,39 +64,46 @@ INLINE vec activated(vec x, enum activation activation) {
     return sub_vec(positive, mul_vec(a, tail));
 }
 
-/* VEC elements; no bias or residual: NULL. */
-INLINE void finish_vec(const float * x, const float * bias, const float * residual, enum activation activation,
-                       float * to) {
-    vec y = load_vec(x);
-    y = activated(bias ? add_vec(y, load_vec(bias)) : y, activation);
-    store_vec(to, residual ? add_vec(y, load_vec(residual)) : y);
+/* The elements of an operand from number i on, which may be left out. */
+INLINE const float * from(const float * operand, int i) {
+    return operand ? operand + i : NULL;
 }
 
-INLINE void finish_by(const float * x, const float * bias, const float * residual, enum activation activation, int n,
-                      float * to) {
+/* VEC elements. */
+INLINE void finish_vec(const float * x, struct operands of, enum activation activation, float * to) {
+    vec y = load_vec(x);
+    y = activated(of.bias ? add_vec(y, load_vec(of.bias)) : y, activation);
+    y = of.factor ? mul_vec(y, load_vec(of.factor)) : y;
+    store_vec(to, of.residual ? add_vec(y, load_vec(of.residual)) : y);
+}
+
+INLINE void finish_by(const float * x, struct operands of, enum activation activation, int n, float * to) {
     int i = 0;
     for (; i + VEC <= n; i += VEC) {
-        finish_vec(x + i, bias ? bias + i : NULL, residual ? residual + i : NULL, activation, to + i);
+        struct operands these = {from(of.bias, i), from(of.factor, i), from(of.residual, i)};
+        finish_vec(x + i, these, activation, to + i);
     }
     if (i < n) {
-        float padded[3][VEC] = {{0}};
-        size_t left = (n - i) * sizeof(float);
-        memcpy(padded[0], x + i, left);
-        memcpy(padded[1], bias ? bias + i : padded[0], left);
-        memcpy(padded[2], residual ? residual + i : padded[0], left);
-        finish_vec(padded[0], bias ? padded[1] : NULL, residual ? padded[2] : NULL, activation, padded[0]);
-        memcpy(to + i, padded[0], left);
+        float padded[4][VEC] = {{0}};
+        const float * operands[] = {x, of.bias, of.factor, of.residual};
+        for (int o = 0; o < 4; o++) {
+            if (operands[o]) {
+                memcpy(padded[o], operands[o] + i, (n - i) * sizeof(float));
+                operands[o] = padded[o];
+            }
+        }
+        finish_vec(padded[0], (struct operands) {operands[1], operands[2], operands[3]}, activation, padded[0]);
+        memcpy(to + i, padded[0], (n - i) * sizeof(float));
     }
 }
 
-TARGET static void finish(const float * x, const float * bias, const float * residual, enum activation activation,
-                          int n, float * to) {
+TARGET static void finish(const float * x, const struct operands * of, enum activation activation, int n, float * to) {
     switch (activation) {
-        case NO_ACTIVATION: finish_by(x, bias, residual, NO_ACTIVATION, n, to); break;
-        case RELU: finish_by(x, bias, residual, RELU, n, to); break;
-        case GELU: finish_by(x, bias, residual, GELU, n, to); break;
-        case GELU_ERF: finish_by(x, bias, residual, GELU_ERF, n, to); break;
-        case QUICK_GELU: finish_by(x, bias, residual, QUICK_GELU, n, to); break;
-        case SILU: finish_by(x, bias, residual, SILU, n, to); break;
+        case NO_ACTIVATION: finish_by(x, *of, NO_ACTIVATION, n, to); break;
+        case RELU: finish_by(x, *of, RELU, n, to); break;
+        case GELU: finish_by(x, *of, GELU, n, to); break;
+        case GELU_ERF: finish_by(x, *of, GELU_ERF, n, to); break;
+        case QUICK_GELU: finish_by(x, *of, QUICK_GELU, n, to); break;
+        case SILU: finish_by(x, *of, SILU, n, to); break;
     }
 }

@@ -18,7 +18,7 @@ static int part_of(int n, int i, int of) {
     return (int) ((int64_t) n * i / of);
 }
 
-static const struct ending none = {NO_ACTIVATION, NULL, NULL, NULL};
+static const struct ending none = {NO_ACTIVATION, {NULL, NULL, NULL}, NULL};
 
 /* The rows of all results that one thread computes, its memory, and the end of results. */
 struct share {
@@ -37,11 +37,14 @@ static struct share share_of(const struct ggml_tensor * memory, int ith, int nth
     return s;
 }
 
-/* The ending of `dst`, whose operands from number `first` on are a bias and a residual, or NULL. */
+/* The ending of `dst`, whose operands from number `first` on are a bias, a factor and a residual, each or NULL. */
 static struct ending ending_of(const struct ggml_tensor * dst, int first, void * activation) {
-    const struct ggml_tensor * bias = dst->src[first], * residual = dst->src[first + 1];
+    const float * data[3];
+    for (int i = 0; i < 3; i++) {
+        data[i] = dst->src[first + i] ? dst->src[first + i]->data : NULL;
+    }
     enum activation does = (enum activation) (intptr_t) activation;
-    return (struct ending) {does, bias ? bias->data : NULL, residual ? residual->data : NULL, dst->data};
+    return (struct ending) {does, {data[0], data[1], data[2]}, dst->data};
 }
 
 /* The columns of a group: numbers, from the first; or those that `order` has, up to a negative one. */
@@ -186,7 +189,7 @@ static void multiply_floats(const struct ggml_tensor * dst, const uint8_t * data
 }
 
 /* dst F32 [m, n], of weights [width, m], columns (of floats F32 [width, n]), a row of memory for each thread, a bias
-   F32 [m] and a residual F32 [m, n], each NULL for none. */
+   F32 [m], a factor and a residual F32 [m, n], each NULL for none. */
 HIDDEN void ggmodel_multiply(struct ggml_tensor * dst, int ith, int nth, void * activation) {
     const struct ggml_tensor * w = dst->src[0];
     struct ending ending = ending_of(dst, 3, activation);
@@ -239,15 +242,17 @@ HIDDEN void ggmodel_multiply_experts(struct ggml_tensor * dst, int ith, int nth,
     }
 }
 
-/* dst F32 [m, n], of x F32 [m, n], a bias F32 [m] and a residual F32 [m, n], each NULL for none. */
+/* dst F32 [m, n], of x F32 [m, n], a bias F32 [m], a factor and a residual F32 [m, n], each NULL for none. */
 HIDDEN void ggmodel_finish(struct ggml_tensor * dst, int ith, int nth, void * activation) {
     struct ending of = ending_of(dst, 1, activation);
     int m = (int) dst->ne[0];
     int64_t n = ggml_nrows(dst);
     for (int64_t j = n * ith / nth; j < n * (ith + 1) / nth; j++) {
-        const float * residual = of.residual ? of.residual + j * m : NULL;
+        const float * factor = of.of.factor ? of.of.factor + j * m : NULL;
+        const float * residual = of.of.residual ? of.of.residual + j * m : NULL;
         const float * x = (const float *) dst->src[0]->data + j * m;
-        ggmodel_family->finish(x, of.bias, residual, of.activation, m, (float *) dst->data + j * m);
+        struct operands these = {of.of.bias, factor, residual};
+        ggmodel_family->finish(x, &these, of.activation, m, (float *) dst->data + j * m);
     }
 }
 

@@ -79,10 +79,15 @@ enum { NVFP4 = 40, Q1_0 = 41, Q2_0 = 42, TYPES = 43 };
 
 enum activation { NO_ACTIVATION, RELU, GELU, GELU_ERF, QUICK_GELU, SILU };
 
-/* The end of a product's elements: activation(x + bias) + residual. */
+/* The end of elements: activation(x + bias) * factor + residual. An operand that is left out is NULL. */
+struct operands {
+    const float * bias, * factor, * residual;
+};
+
+/* The end of a product's elements. */
 struct ending {
     enum activation activation;
-    const float * bias, * residual; /* of rows; as the results `to` lie; or NULL */
+    struct operands of; /* a bias of rows, others as the results `to` lie */
     const float * to;
 };
 
@@ -133,9 +138,8 @@ struct family {
     /* The same of rounded columns, and `blocks` of a column as such: see rounded.h; or NULL. */
     void (*multiply_rounded)(const struct floats * of);
     void (*round_column)(const float * from, int blocks, void * to);
-    /* `to` has activation(x + bias) + residual, of n elements each; no bias or residual: NULL. */
-    void (*finish)(const float * x, const float * bias, const float * residual, enum activation activation, int n,
-                   float * to);
+    /* `to` has what becomes of x, of n elements each. */
+    void (*finish)(const float * x, const struct operands * of, enum activation activation, int n, float * to);
     /* Multiplies more than 8 columns by tiles, with signs, between these; else NULL. */
     void (*begin_tiles)(struct tile_shapes * before);
     void (*end_tiles)(const struct tile_shapes * before);
@@ -150,10 +154,12 @@ HIDDEN void ggmodel_read_codebooks(void);
 
 /* Ends `rows` elements of a column from `row` on. */
 COMMON void end_rows(const struct ending * ending, float * at, int row, int rows) {
-    if (ending->bias || ending->residual || ending->activation) {
-        const float * bias = ending->bias ? ending->bias + row : NULL;
-        const float * residual = ending->residual ? ending->residual + (at - ending->to) : NULL;
-        ggmodel_family->finish(at, bias, residual, ending->activation, rows, at);
+    struct operands of = ending->of;
+    if (of.bias || of.factor || of.residual || ending->activation) {
+        of.bias = of.bias ? of.bias + row : NULL;
+        of.factor = of.factor ? of.factor + (at - ending->to) : NULL;
+        of.residual = of.residual ? of.residual + (at - ending->to) : NULL;
+        ggmodel_family->finish(at, &of, ending->activation, rows, at);
     }
 }
 

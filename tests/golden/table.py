@@ -21,8 +21,8 @@ weights derived from the tensors' names, compared with the results of transforme
 checkpoint: float32, whole prompt. transformers lacks RWKV-7 and Ling 2.0, which are compared with
 the package rwkv and with the class that its authors published. The error is the normalized mean
 square error of the logits of all positions, or of the rows that the vision graph makes of an image.
-Errors of 1e-7 instead of 1e-13 come from ggml's GELU, which reads a table in F16: with a gate, and
-on processors without kernels of our own; rows of GELU by tanh without a gate are of such a one.
+Errors of 1e-7 instead of 1e-13 come from ggml's GELU, which reads a table in F16, on processors
+without kernels of our own: rows of GELU by tanh are of such a one.
 "Greedy" counts equal tokens of the continuation. `ggmodel golden NAME` runs the same for one
 architecture.
 

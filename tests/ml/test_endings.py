@@ -123,6 +123,53 @@ def test_bits_are_those_of_ops_one_by_one(dtype: DType, deterministic: bool):
             np.testing.assert_array_equal(got, apart)
 
 
+def gated(x: np.ndarray, activation: str, residual: bool) -> Build:
+    """activation(w x + b) · (w 2x), and a residual."""
+
+    def build(ctx: Context, weight: Callable[[str], Tensor]) -> list[Tensor]:
+        gate, up = (weight("w").mulmat(ctx.input().from_floats(x * i)) for i in (1, 2))
+        gate = gate + weight("b")
+        if activation == "gelu_erf":
+            y = up * gate.gelu_erf()
+        else:
+            y = getattr(gate, activation)(up) if activation else gate * up
+        return [y + ctx.input().from_floats(normal(*y.shape[::-1], seed=2)) if residual else y]
+
+    return build
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_a_gate_is_the_end_of_its_product(activation: str, deterministic: bool):
+    tensors = weights(DType.Q8_0, 50, 256)
+    for columns in (1, 9, 33):
+        x = normal(columns, 256, seed=4)
+        build = gated(x, activation, columns > 1)
+        (apart,), _ = computed(build, tensors, fuses=False, deterministic=deterministic)
+        (ends, ups) = (whole(x * i, activation if i == 1 else "", False) for i in (1, 2))
+        (gate,), (up,) = (computed(y, tensors, deterministic=deterministic)[0] for y in (ends, ups))
+        want = gate * (up - tensors["b"]).astype(np.float32)
+        if columns > 1:
+            want = want + normal(columns, 50, seed=2)
+        for instructions in INSTRUCTIONS:
+            lib.ggmodel_use_products(instructions)
+            (got,), count = computed(build, tensors, num_threads=2, deterministic=deterministic)
+            assert count == 1
+            np.testing.assert_array_equal(got, apart)
+        assert nmse(got, want) < 1e-11
+
+
+def test_a_gate_of_other_strides_or_type_is_left_to_ggml():
+    tensors = {"b": normal(1)}
+
+    def build(ctx: Context, weight: Callable[[str], Tensor]) -> list[Tensor]:
+        x, half = ctx.input().from_floats(normal(2, 64)), ctx.input().from_floats(normal(2, 64))
+        return [x.silu(half.slice(0, 0, 32).pad(32)), x.cast(DType.F16).silu(half.cast(DType.F16))]
+
+    with compiled(build, tensors) as (executable, _):
+        assert len(executable._endings) == 1
+
+
 def exact(name: str, x: np.ndarray) -> np.ndarray:
     """An activation in float64."""
     if name == "gelu_erf":

@@ -130,7 +130,7 @@ def test_whole_numbers_are_exact(dtype: DType):
 @NEEDS_FAMILY
 @pytest.mark.parametrize("dtype", SERVED, ids=lambda dtype: dtype.name)
 def test_bits_do_not_depend_on_columns_threads_and_instructions(dtype: DType):
-    """Of floats in deterministic mode."""
+    """Floats in deterministic mode."""
     weight, x = some(dtype, 100, 512), normal(37, 512, seed=2)
     params: dict[str, Any] = {"deterministic": not dtype.is_quantized}
     (whole,) = multiplied([weight], x, **params)

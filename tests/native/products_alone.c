@@ -106,17 +106,18 @@ static struct ggml_tensor floats_of(int64_t width, int64_t n) {
     return t;
 }
 
-/* The digest of activation(x + bias) + residual. */
+/* The digest of activation(x + bias) * factor + residual. */
 static uint64_t finished(int64_t width, int64_t n, int activation, int threads) {
     state = 1;
     struct ggml_tensor x = floats_of(width, n), bias = floats_of(width, 1), residual = floats_of(width, n);
-    struct ggml_tensor y = floats_of(width, n);
-    y.src[0] = &x, y.src[1] = activation % 2 ? &bias : NULL, y.src[2] = activation % 3 ? &residual : NULL;
+    struct ggml_tensor factor = floats_of(width, n), y = floats_of(width, n);
+    y.src[0] = &x, y.src[1] = activation % 2 ? &bias : NULL, y.src[2] = width % 2 ? &factor : NULL;
+    y.src[3] = activation % 3 ? &residual : NULL;
     for (int t = 0; t < threads; t++) {
         ggmodel_finish(&y, t, threads, (void *) (intptr_t) activation);
     }
     uint64_t sum = digest(&y);
-    free(x.data), free(bias.data), free(residual.data), free(y.data);
+    free(x.data), free(bias.data), free(factor.data), free(residual.data), free(y.data);
     return sum;
 }
 
@@ -173,14 +174,14 @@ static uint64_t multiplied(int i, int64_t width, int64_t rows, int64_t n, int64_
     }
     int64_t results = experts ? used * n : n;
     struct ggml_tensor y = tensor_of(GGML_TYPE_F32, rows, experts ? used : n, experts ? n : 1, (size_t) (4 * rows * results));
-    struct ggml_tensor bias = floats_of(rows, 1), residual = floats_of(rows, n);
+    struct ggml_tensor bias = floats_of(rows, 1), factor = floats_of(rows, n), residual = floats_of(rows, n);
     y.src[0] = &w, y.src[1] = together || rounded ? &columns : &x, y.src[2] = &memory, y.src[3] = experts ? &order : &bias;
-    y.src[4] = n % 2 ? NULL : &residual;
+    y.src[4] = n % 3 ? NULL : &factor, y.src[5] = n % 2 ? NULL : &residual;
     for (int t = 0; t < threads; t++) {
         (experts ? ggmodel_multiply_experts : ggmodel_multiply)(&y, t, threads, (void *) (intptr_t) (n % 4));
     }
     uint64_t sum = digest(&y);
-    free(bias.data), free(residual.data), free(w.data), free(x.data), free(begin), free(ids.data), free(order.data), free(columns.data), free(y.data);
+    free(bias.data), free(factor.data), free(residual.data), free(w.data), free(x.data), free(begin), free(ids.data), free(order.data), free(columns.data), free(y.data);
     return sum;
 }
 

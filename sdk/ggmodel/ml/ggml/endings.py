@@ -1,7 +1,8 @@
-"""Biases, activations and residuals that join the op before them (native/finish.h).
+"""Biases, activations, factors and residuals that join the op before them (native/finish.h).
 
-An encoder's product is followed by a bias, an activation and a residual: as ops of ggml each reads
-and writes all elements, and all threads wait for it. A product by our own kernels ends its elements
+An encoder's product is followed by a bias, an activation and a residual, a decoder's by an
+activation and a factor, if it is a gate: as ops of ggml each reads and writes all elements, and all
+threads wait for it. A product by our own kernels ends its elements
 itself, while they are in the core's cache; behind other ops, one op does. Elements have the same
 bits either way.
 """
@@ -22,13 +23,14 @@ ACTIVATIONS = ("", "relu", "gelu", "gelu_erf", "quick_gelu", "silu")
 
 @dataclass
 class Ending:
-    """Ops that are computed as one: activation(x + bias) + residual.
+    """Ops that are computed as one: activation(x + bias) · factor + residual.
 
     Attributes:
         x: F32 [m, …], what they change.
         in_product: x is a product that ends its elements itself, and has no tensor.
         ops: they, in order; only the last one has a tensor.
-        bias: the adding op and the number of its operand F32 [m]. residual: likewise [m, …].
+        bias: the adding op and the number of its operand F32 [m]. factor, residual: likewise
+            [m, …].
         activation: a number of `ACTIVATIONS`.
     """
 
@@ -37,6 +39,7 @@ class Ending:
     ops: list[Node] = field(default_factory=list)
     bias: tuple[Node, int] | None = None
     activation: int = 0
+    factor: tuple[Node, int] | None = None
     residual: tuple[Node, int] | None = None
 
     @property
@@ -55,10 +58,16 @@ class Ending:
         assert op.op is not None
         if self.residual or op.ne != x.ne or not (_is_dense(x) and _is_dense(op)):
             return False
-        if op.op.name in ACTIVATIONS and not self.activation:
-            self.activation = ACTIVATIONS.index(op.op.name)
-        elif op.op.name != "add" or not self._adds(op, 1 if op.sources[0] is x else 0):
+        name, i = op.op.name, 1 if op.sources[0] is x else 0
+        activates = name.removeprefix("gated_") in ACTIVATIONS
+        if (self.factor and name != "add") or (self.activation and activates):
             return False
+        if (name == "mul" or (i and name.startswith("gated_"))) and self._matches(op, i):
+            self.factor = op, i
+        elif name not in ACTIVATIONS and (name != "add" or not self._adds(op, i)):
+            return False
+        if activates:
+            self.activation = ACTIVATIONS.index(name.removeprefix("gated_"))
         self.ops.append(op)
         return True
 
@@ -68,11 +77,16 @@ class Ending:
         assert other is not None
         if i and not self.ops and _is_bias(other, op):
             self.bias = op, i
-        elif _is_dense(other) and other.ne == op.ne:
+        elif self._matches(op, i):
             self.residual = op, i
         else:
             return False
         return True
+
+    def _matches(self, op: Node, i: int) -> bool:
+        """Whether operand i lies as the results do."""
+        other = op.sources[i]
+        return other is not None and _is_dense(other) and other.ne == op.ne
 
 
 def endings(
@@ -116,7 +130,8 @@ def _begun(node: Node, ends: Callable[[Node], bool]) -> Ending | None:
     if x is None or ends(node):
         return None if x is None else Ending(node, True)
     ending = Ending(x, False)
-    return ending if ending.take(node) and ending.residual is None else None
+    begins = ending.take(node) and ending.residual is None
+    return ending if begins and (ending.activation or not ending.factor) else None
 
 
 def _is_dense(x: Node) -> bool:

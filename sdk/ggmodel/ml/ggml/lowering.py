@@ -160,7 +160,8 @@ class GGMLExecutable(Executable):
             adds, i = place
             return self._operand(adds.sources[i], i, adds, True)
 
-        end = tensor(ending.bias), ending.activation, tensor(ending.residual)
+        bias, factor, residual = map(tensor, (ending.bias, ending.factor, ending.residual))
+        end = ending.activation, bias, factor, residual
         x = ending.x
         if not ending.in_product:
             t = self._products.finish(self._operand(x, 0, ending.ops[0], True), end)

@@ -40,10 +40,11 @@ instructions = lib.ggmodel_use_products(len(NAMES) - 1)
 """The number of the family in use: the last one that this processor has."""
 
 
-End = tuple[Any, int, Any]
-"""The end of each element, activation(x + bias) + residual: the tensor of a bias F32 [m], or NULL;
-a number of `endings.ACTIVATIONS`; the tensor of a residual F32 [m, …], or NULL."""
-NOTHING: End = (ffi.NULL, 0, ffi.NULL)
+End = tuple[int, Any, Any, Any]
+"""The end of each element, activation(x + bias) · factor + residual: a number of
+`endings.ACTIVATIONS`; the tensors of a bias F32 [m], a factor and a residual F32 [m, …], each NULL
+if it is left out."""
+NOTHING: End = (0, ffi.NULL, ffi.NULL, ffi.NULL)
 
 
 def serves(dtype: DType) -> bool:
@@ -121,14 +122,12 @@ class Products:
             ne = (weight.ne[1], ids.ne[0], ids.ne[1], 1)
             return self._op(lib.GGML_TYPE_F32, ne, (*sources, order), _MULTIPLY_EXPERTS)
         ne = (weight.ne[1], *list(x.ne)[1:])
-        bias, activation, residual = end
-        beside = (bias, residual)
+        activation, *beside = end
         return self._op(lib.GGML_TYPE_F32, ne, sources, _MULTIPLY, activation, beside)
 
     def finish(self, x: Any, end: End) -> Any:
         """The tensor of what becomes of F32 x [m, …]; NULL after a failed assert."""
-        bias, activation, residual = end
-        beside = (bias, residual)
+        activation, *beside = end
         return self._op(lib.GGML_TYPE_F32, tuple(x.ne), (x,), _FINISH, activation, beside)
 
     def _order(self, ids: Any, weight: Any, shared: bool) -> Any:
@@ -169,7 +168,7 @@ class Products:
         sources: tuple[Any, ...],
         kernel: Any,
         data: int = 0,
-        beside: tuple[Any, ...] = (),
+        beside: Sequence[Any] = (),
     ) -> Any:
         if not all(sources):
             return ffi.NULL  # an assert has failed
