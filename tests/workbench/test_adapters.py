@@ -22,7 +22,7 @@ def test_a_description():
     assert (about["kind"], about["ranks"], about["alpha"]) == ("LoRA", [2, 4, 6], 8)
     assert about["changes"] == {"down_proj": 2, "k_proj": 2, "o_proj": 2, "q_proj": 2, "v_proj": 2}
     assert described(ADAPTERS / "dora")["kind"] == "DoRA"
-    with pytest.raises(FormatError, match="is no adapter, but"):
+    with pytest.raises(FormatError, match="is no adapter: its general"):
         described(STORIES)
 
 
@@ -56,3 +56,9 @@ def test_dora_is_merged_alone(tmp_path: Path, write_gguf):
     with pytest.raises(ConfigError, match="merged one by one"):
         merge_adapters(model, both, tmp_path / "out.gguf")
     assert not (tmp_path / "out.gguf").exists()
+
+
+def test_a_strength_that_is_no_number_merges_nothing(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"strength of .*shout is nan"):
+        merge_adapters(STORIES, {str(SHOUT): float("nan")}, tmp_path / "out.gguf")
+    assert not [*tmp_path.iterdir()]

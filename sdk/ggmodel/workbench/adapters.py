@@ -16,7 +16,7 @@ from ..errors import ConfigError, FormatError
 from ..gguf_file import TensorSource, open_gguf
 from ..loading import open_adapter, open_source
 from ..model import Model
-from ..runner.loading.adapters import ALPHA, MAGNITUDE, A, B, MergedSource
+from ..runner.loading.adapters import ALPHA, MAGNITUDE, A, B, MergedSource, strengths_of
 from ..runner.loading.preparation import Preparation
 from ..runner.options import Options
 
@@ -65,7 +65,9 @@ def described(adapter: str | os.PathLike[str]) -> dict[str, Any]:
         with closing(open_gguf(path)) as source:
             keys = source.metadata
             if keys.get("general.type") != "adapter":
-                raise FormatError(f"{path} is no adapter, but {keys.get('general.type')!r:.80}")
+                raise FormatError(
+                    f"{path} is no adapter: its general.type is {keys.get('general.type')!r:.80}"
+                )
             shapes = {name: info.shape for name, info in source.tensors.items()}
             about = {"format": "GGUF", "architecture": keys.get("general.architecture")}
             about["alpha"] = float(keys.get(ALPHA, 0.0))
@@ -114,12 +116,14 @@ def merge_adapters(
         adapters: path → strength.
 
     Raises:
-        ConfigError: DoRA beside other adapters: each changes the model's own weights.
+        ConfigError: DoRA beside other adapters: each changes the model's own weights. A strength is
+            no number.
     """
     with ExitStack() as stack:
         base = source = stack.enter_context(closing(open_source(model)))
         metadata = {key: value for key, value in typed(base).items() if key != _TYPE}
-        opened = [(opened_for(base, path), strength) for path, strength in adapters.items()]
+        strengths = strengths_of(adapters).items()
+        opened = [(opened_for(base, path), strength) for path, strength in strengths]
         dora = any(name.endswith(MAGNITUDE) for one, _ in opened for name in one.tensors)
         if dora and len(opened) > 1:
             raise ConfigError("DoRA adapters are merged one by one: each is of the model's weights")
