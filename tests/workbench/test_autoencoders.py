@@ -77,6 +77,8 @@ def test_other_files_say_what_is_wrong(tmp_path: Path):
     told = {"model_from_pretrained_kwargs": "none"}
     refused("text", FormatError, "kwargs is 'none', no object", metadata=told)
     refused("k", FormatError, "k is None", kind="topk")
+    refused("none", FormatError, "k is 0", kind="topk", k=0)
+    refused("list", FormatError, "k is None", kind="topk", activation_fn_kwargs=[8])
     refused("many", FormatError, "k of at most", kind="topk", k=25)
     write(tmp_path / "mixed", "jumprelu")  # whose weights have a threshold
     (tmp_path / "mixed" / "cfg.json").write_text("{}")
@@ -86,6 +88,8 @@ def test_other_files_say_what_is_wrong(tmp_path: Path):
     made = SparseAutoencoder.load(tmp_path / "sae")
     with pytest.raises(ConfigError, match=r"capture blocks\.2"):
         made.encode(np.zeros((1, 17)))
+    with pytest.raises(ConfigError, match=r"features \[2, 5\]; rows have 24 of them"):
+        made.decode(np.zeros((2, 5)))
     with pytest.raises(ConfigError, match="0 to 23"):
         made.steering(24)
     (tmp_path / "sae" / "sae_weights.safetensors").unlink()

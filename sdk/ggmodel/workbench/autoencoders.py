@@ -97,9 +97,15 @@ class SparseAutoencoder:
         return np.maximum(values, 0)
 
     def decode(self, features: np.ndarray) -> np.ndarray:
-        """Rows float32 [n, width] of features [n, features]."""
-        scaled = np.asarray(features, np.float32) / self.scale
-        return scaled @ self.weights["W_dec"] + self.weights["b_dec"]
+        """Rows float32 [n, width] of features [n, features].
+
+        Raises:
+            ConfigError: there is another number of features.
+        """
+        directions, values = self.weights["W_dec"], np.asarray(features, np.float32)
+        if values.shape[-1:] != (len(directions),):
+            raise ConfigError(f"features {list(values.shape)}; rows have {len(directions)} of them")
+        return values / self.scale @ directions + self.weights["b_dec"]
 
     def top(self, rows: np.ndarray, count: int = 5) -> list[list[tuple[int, float]]]:
         """For each row its largest features above 0, the largest first: (number, value)."""
@@ -164,7 +170,9 @@ def _kind(config: Mapping[str, Any], path: Path) -> tuple[str, int | None]:
             f"{path}: {key} is {config.get(key)!r:.80}; standard (relu), jumprelu and topk are "
             "supported, without normalisation and scaling factor, which SAELens can fold"
         )
-    k = config.get("k") or (config.get("activation_fn_kwargs") or {}).get("k")
+    k, more = config.get("k"), config.get("activation_fn_kwargs")
+    if k is None and isinstance(more, dict):
+        k = more.get("k")
     if kind == "topk" and (not isinstance(k, int) or k < 1):
         raise FormatError(f"{path}: k is {k!r:.80}; topk needs a number of features")
     return kind, k if kind == "topk" else None
