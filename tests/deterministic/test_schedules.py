@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from ggmodel.errors import Unsupported
 from ggmodel.runner import LoadedModel
 from ggmodel.runner.engine.scoring import Scoring
 from ggmodel.workbench.golden import nmse, source_of
-from tests.deterministic import schedules
+from tests.deterministic import replays, schedules
 from tests.golden.text import CASES, golden_of
 from tests.kvcache import statespace
 from tests.runner.engine.test_schedules import CAPACITY, MAX_BATCH, SEQUENCES, Schedule, alone
@@ -25,6 +26,19 @@ def test_requests_get_the_bits_that_they_get_alone(name: str):
     rows, wrong = schedules.check(name, 0)
     assert rows > 1
     assert wrong == 0, f"{wrong} of {rows} rows differ"
+
+
+@pytest.mark.parametrize("name", ["llama-1b q4_K", "qwen35-0.8b q8_0", "qwen3moe-12-layers iq4_XS"])
+def test_kernels_of_our_own(name: str):
+    rows, wrong = schedules.check(name, 0, 4)
+    assert rows > 1
+    assert wrong == 0, f"{wrong} of {rows} rows differ"
+
+
+@pytest.mark.parametrize("name", ["llama/plain_gqa", "jamba/published", "gemma3-1b q6_K"])
+def test_answers_in_company_are_replayed(name: str, tmp_path: Path):
+    replays.write(name, 0, tmp_path)
+    assert replays.replay(name, 0, tmp_path) == (replays.TOGETHER, replays.TOGETHER)
 
 
 @pytest.mark.parametrize("name", CASES)
