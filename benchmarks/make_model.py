@@ -1,11 +1,11 @@
 """Write models of real shapes with random weights, to measure with.
 
-    python benchmarks/make_model.py llama-1b|smollm-135m|gemma3-1b|qwen35-0.8b|qwen3moe-12-layers|
-        qwen3moe-even FILE.gguf [--type q4_K_M]
+    python benchmarks/make_model.py llama-1b|llama-8b|smollm-135m|gemma3-1b|qwen35-0.8b|
+        qwen3moe-12-layers|qwen3moe-even FILE.gguf [--type q4_K_M]
 
-Types follow llama.cpp's quantiser: norms stay F32; the embedding, which is the output as well,
-becomes Q6_K unless the type is larger; rows that a type's blocks do not divide get smaller blocks;
-some matrices of the mixture q4_K_M are Q6_K.
+Types follow llama.cpp's quantiser: norms stay F32; the output, which most often is the embedding as
+well, becomes Q6_K unless the type is larger; rows that a type's blocks do not divide get smaller
+blocks; some matrices of the mixture q4_K_M are Q6_K.
 
 Weights are normal random numbers (deviation 0.02), norms are 1, rates of decay −1. One pool of 16
 million numbers is drawn and quantised by ggml; each matrix takes rows from it in turn, from its own
@@ -34,12 +34,16 @@ from ggmodel.native import ffi, lib
 from ggmodel.nn.rope import llama3_factors
 
 POOL = 1 << 24
+BLOCK = 256  # the largest of any type
 DEVIATION = 0.02
 ALIGNMENT = 32
 NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6  # kinds of tokens
 
 Type = gguf.GGMLQuantizationType
-TYPES = "f32 f16 bf16 q8_0 q6_K q5_K q5_1 q5_0 q4_K_M q4_K q4_1 q4_0 q3_K q2_K".split()
+TYPES = (
+    "f32 f16 bf16 q8_0 q6_K q5_K q5_1 q5_0 q4_K_M q4_K q4_1 q4_0 q3_K q2_K mxfp4 iq4_NL iq4_XS "
+    "iq3_S iq3_XXS iq2_S iq2_XS iq2_XXS iq1_M iq1_S tq2_0 tq1_0"
+).split()
 # For rows that a type's blocks do not divide.
 _SMALLER = {
     Type.Q2_K: Type.Q4_0,
@@ -47,6 +51,10 @@ _SMALLER = {
     Type.Q4_K: Type.Q5_0,
     Type.Q5_K: Type.Q5_1,
     Type.Q6_K: Type.Q8_0,
+    Type.TQ1_0: Type.Q4_0,
+    Type.TQ2_0: Type.Q4_0,
+    **{Type[name]: Type.IQ4_NL for name in ("IQ4_XS", "IQ3_S", "IQ3_XXS", "IQ2_S", "IQ2_XS")},
+    **{Type[name]: Type.IQ4_NL for name in ("IQ2_XXS", "IQ1_M", "IQ1_S")},
 }
 
 
@@ -60,6 +68,7 @@ class Shape:
         metadata: further keys below the architecture's name.
         rope_factors: whether long waves are slowed down, as Llama 3 does by 32.
         embedding: by how much its numbers are larger than other weights.
+        tied: whether the embedding is the output as well.
     """
 
     architecture: str
@@ -78,6 +87,7 @@ class Shape:
     metadata: dict[str, int | list[int]] = field(default_factory=dict)
     rope_factors: bool = False
     embedding: float = 1.0
+    tied: bool = True
 
 
 # As in Llama 3.2.
@@ -94,6 +104,10 @@ SHAPES = {
     "llama-1b": Shape(
         "llama", 16, 2048, 8192, 32, 8, 64, 131_072, 1e-5, 500_000.0, 128_256, 256, "llama-bpe",
         rope_factors=True,
+    ),
+    "llama-8b": Shape(  # Llama 3 8B's
+        "llama", 32, 4096, 14_336, 32, 8, 128, 8192, 1e-5, 500_000.0, 128_256, 256, "llama-bpe",
+        tied=False,
     ),
     "smollm-135m": Shape(
         "llama", 30, 576, 1536, 9, 3, 64, 8192, 1e-5, 100_000.0, 49_152, 17, "smollm"
@@ -127,6 +141,8 @@ def tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
     gemma, hybrid = shape.architecture == "gemma3", shape.architecture == "qwen35"
     yield "token_embd.weight", (width, shape.vocabulary)
     yield "output_norm.weight", (width,)
+    if not shape.tied:
+        yield "output.weight", (width, shape.vocabulary)
     if shape.rope_factors:
         yield "rope_freqs.weight", (head // 2,)
     for i in range(shape.layers):
@@ -193,14 +209,20 @@ def _with_experts(shape: Shape, usual: dict[str, tuple[int, ...]]) -> dict[str, 
     }
 
 
-def type_of(name: str, ne: tuple[int, ...], wanted: str, layers: int) -> Type:
-    """The type that stores a tensor."""
+def type_of(
+    name: str, ne: tuple[int, ...], wanted: str, layers: int, output: str = "token_embd.weight"
+) -> Type:
+    """The type that stores a tensor.
+
+    Args:
+        output: the tensor that gives logits.
+    """
     kind = Type.Q4_K if wanted == "q4_K_M" else Type[wanted.upper()]
     if len(ne) == 1 or "conv1d" in name or "gate_inp" in name:
         return Type.F32
     quantised = kind not in (Type.F32, Type.F16, Type.BF16)
-    if name == "token_embd.weight" and quantised and kind is not Type.Q8_0:
-        kind = Type.Q6_K  # it is the output, too
+    if name == output and quantised and kind is not Type.Q8_0:
+        kind = Type.Q6_K
     elif wanted == "q4_K_M" and re.search(r"\.(attn_v|ffn_down(_exps)?)\.weight$", name):
         layer, eighth = int(name.split(".")[1]), layers // 8
         if layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2:
@@ -293,27 +315,31 @@ def quantise(values: np.ndarray, kind: Type) -> np.ndarray:
     block, size = gguf.GGML_QUANT_SIZES[kind]
     out = np.empty((rows, n // block * size), np.uint8)
     source, target = ffi.from_buffer("float[]", values), ffi.from_buffer(out)
-    lib.ggml_quantize_chunk(int(kind), source, target, 0, rows, n, ffi.NULL)
+    even = np.ones(n, np.float32)  # types of two bits and less weigh the columns
+    importance = ffi.from_buffer("float[]", even)
+    if not lib.ggml_quantize_requires_imatrix(int(kind)):
+        importance = ffi.NULL
+    lib.ggml_quantize_chunk(int(kind), source, target, 0, rows, n, importance)
     return out
 
 
 class Pool:
-    """Rows of random weights, quantised once for each type and length."""
+    """Rows of random weights, quantised once for each type."""
 
     def __init__(self, size: int, seed: int, deviation: float = DEVIATION):
         numbers = np.random.default_rng(seed).standard_normal(size, np.float32)
         self._numbers = numbers * np.float32(deviation)
-        self._rows: dict[tuple[Type, int], np.ndarray] = {}
+        self._bytes: dict[Type, np.ndarray] = {}
         self._next = 0
 
     def matrix(self, kind: Type, ne: tuple[int, ...]) -> Iterator[memoryview]:
         """The bytes of a matrix [n, rows], or of several, piece by piece."""
-        key, left = (kind, ne[0]), math.prod(ne[1:])
-        if key not in self._rows:
-            count = max(1, len(self._numbers) // ne[0])
-            values = np.resize(self._numbers, count * ne[0]).reshape(count, ne[0])
-            self._rows[key] = quantise(values, kind)
-        pool = self._rows[key]
+        block, size = gguf.GGML_QUANT_SIZES[kind]
+        if kind not in self._bytes:
+            self._bytes[kind] = quantise(self._numbers.reshape(-1, BLOCK), kind).reshape(-1)
+        left, row = math.prod(ne[1:]), ne[0] // block * size
+        pool = self._bytes[kind]
+        pool = pool[: len(pool) // row * row].reshape(-1, row)
         begin = self._next = (self._next + 1009) % len(pool)  # matrices differ
         while left:
             piece = pool[begin : begin + left]
@@ -357,12 +383,13 @@ def make(
     Args:
         name: of the model, for those who read the metadata.
         wanted: one of TYPES.
-        pool: how many random numbers the matrices share.
+        pool: how many random numbers the matrices share, a multiple of 256.
         progress: called with the share that is written.
     """
     part = path.with_name(f"{path.name}.part")
     try:
-        stored = {n: (type_of(n, ne, wanted, shape.layers), ne) for n, ne in tensors(shape)}
+        output = "token_embd.weight" if shape.tied else "output.weight"
+        stored = {n: (type_of(n, ne, wanted, shape.layers, output), ne) for n, ne in tensors(shape)}
         total = _write_header(part, name, shape, stored)
         rows, done = Pool(pool, seed), 0
         embedding = rows

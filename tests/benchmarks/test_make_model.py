@@ -36,10 +36,11 @@ def parameters(shape: Shape) -> int:
 
 
 def test_the_shapes_are_those_of_the_models():
-    """As published: 1.24, 0.135, 1.00 and 0.75 billion parameters; of 30.5 a quarter."""
+    """As published: 1.24, 8.03, 0.135, 1.00 and 0.75 billion parameters; of 30.5 a quarter."""
     found = {name: parameters(shape) for name, shape in SHAPES.items()}
     assert found == {
         "llama-1b": 1_235_814_400 + 32,  # and the rope factors
+        "llama-8b": 8_030_261_248,
         "smollm-135m": 134_515_008,
         "gemma3-1b": 999_885_952,
         "qwen35-0.8b": 752_393_024,
@@ -72,7 +73,7 @@ def test_what_is_in_the_file(tmp_path: Path, name: str):
         assert {n: t.shape for n, t in source.tensors.items()} == dict(make_model.tensors(shape))
         tokenizer = Tokenizer.from_metadata(source.metadata)
         assert tokenizer.size == len(set(source.metadata["tokenizer.ggml.tokens"].tolist())) == 1024
-        assert tokenizer.add_bos == (name in ("llama-1b", "gemma3-1b"))
+        assert tokenizer.add_bos == (name in ("llama-1b", "llama-8b", "gemma3-1b"))
         assert file.stat().st_size == max(t.offset + t.nbytes for t in source.tensors.values())
         for n, t in source.tensors.items():
             values = to_float32(
@@ -102,7 +103,8 @@ def test_the_mixture(tmp_path: Path, name: str):
         }
     larger = {n for n, kind in kinds.items() if kind == "Q6_K"}
     assert set(kinds.values()) == {"Q4_K", "Q6_K"}
-    assert larger == {"token_embd.weight"} | {
+    output = "token_embd.weight" if SHAPES[name].tied else "output.weight"
+    assert larger == {output} | {
         f"blk.{i}.{part}.weight" for i in (0, 3, 6, 7) for part in ("attn_v", "ffn_down")
     }
 
