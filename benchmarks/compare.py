@@ -2,16 +2,20 @@
 
     python benchmarks/compare.py --peer FOLDER --models FOLDER [--ggml PREFIX] [--output FILE.md]
     python benchmarks/compare.py --peer FOLDER --models FOLDER --quick
+    python benchmarks/compare.py --peer FOLDER --models FOLDER --python PYTHON
+    python benchmarks/compare.py --peer ggmodel --models FOLDER --our-args=--deterministic
 
 FOLDER of --peer has llama-bench, llama-batched-bench and llama-completion, of llama.cpp or of
-ik_llama.cpp; --quick needs only the first. FOLDER of --models gets missing files, of random
-weights. A pair measures a group of rows at once:
+ik_llama.cpp; --quick needs only the first. "ggmodel" is our own side with --peer-args. FOLDER of
+--models gets missing files, of random weights. PYTHON has another ggmodel installed, which is
+measured instead of this checkout. A pair measures a group of rows at once:
 
     speed      a prompt of 512 tokens, decoding 64
     prompt     a prompt of 2,048 tokens
     depth      decoding 32 tokens behind 2,048
-    sequences  decoding 32 tokens of 2, 4 and 8 sequences
-    crowd      decoding 32 tokens of 8 sequences behind 512 each
+    sequences  decoding 32 tokens of 2, 4, 8 and 32 sequences
+    crowd      decoding 32 tokens of 8 and 32 sequences behind 512 each
+    deep       the same behind 4,096 each
     start      a process that loads the file and gives one token; memory at that token
     cold       the same, the file not in the page cache
     long       decoding 16 tokens behind 8,192 (files with 1b in their name) or 32,768
@@ -62,8 +66,9 @@ FILES = (
 )  # fmt: skip
 QUICK = {"files": FILES[:2], "groups": ("speed", "start"), "pairs": 6}
 FOREIGN = 0.05
-_FOR_AUTHORS = ("convert", "workbench")  # packages that compute nothing here
 RETRIES = 3
+_FOR_AUTHORS = ("convert", "workbench")  # packages that compute nothing here
+OURSELVES = Path("ggmodel")  # as a peer
 
 Pair = dict[str, Any]  # ours, peer: {row: value}; foreign: share of the cores
 
@@ -94,8 +99,8 @@ def _wait_for_quiet(tries: int = 10) -> None:
 def rows_of(results: dict[str, list[Pair]]) -> Iterator[Row]:
     """The pairs by row; the keys are "FILE GROUP"."""
     for key, pairs in results.items():
-        names = [n for n in pairs[0]["ours"] if n in pairs[0]["peer"]] if pairs else []
-        for name in names:
+        ours, peers = (pairs[0]["ours"], pairs[0]["peer"]) if pairs else ({}, {})
+        for name in (n for n in ours if n in peers and not n.endswith(OUTSIDE)):
             outside = [pair["ours"].get(name + OUTSIDE) for pair in pairs]
             yield Row(
                 key.split()[0],
@@ -163,16 +168,13 @@ def machine() -> dict[str, str]:
 
 def compare(options: argparse.Namespace) -> None:
     """Measures missing pairs, and shows all."""
-    ours = Ours(options.threads, shlex.split(options.our_args))
-    if options.ggml:
-        ours.env["GGMODEL_GGML"] = str(options.ggml)
-    peer = Peer(options.threads, shlex.split(options.peer_args), folder=options.peer)
+    ours, peer = sides(options)
     groups = groups_of(peer, options.rows, options.quick)
-    (version, ggml, build), others = ours.about(), peer.ggml()
+    (version, ggml, build, package), others = ours.about(), peer.ggml()
     setting = {
         **machine(),
         "threads": str(options.threads),
-        "ggmodel": f"{version}, source {digest_of_source()}",
+        "ggmodel": f"{version}, source {digest_of_source(package)}",
         "ggml": f"{ggml}, build {build}",
         "ggml of the peer": f"{others}, build {peer.build()}",
         "our options": options.our_args,
@@ -201,7 +203,24 @@ def compare(options: argparse.Namespace) -> None:
     show(results, keys, options, same)
 
 
-def groups_of(peer: Peer, asked: Sequence[str], quick: bool) -> list[str]:
+def sides(options: argparse.Namespace) -> tuple[Ours, Ours | Peer]:
+    """Our side, and the peer's."""
+
+    def ours(arguments: str, python: Path | None) -> Ours:
+        side = Ours(options.threads, shlex.split(arguments), python=python)
+        if options.ggml:
+            side.env["GGMODEL_GGML"] = str(options.ggml)
+        return side
+
+    peer_args = options.peer_args
+    if options.peer == OURSELVES:
+        peer: Ours | Peer = ours(peer_args, options.python)
+    else:
+        peer = Peer(options.threads, shlex.split(peer_args), folder=options.peer.resolve())
+    return ours(options.our_args, options.python), peer
+
+
+def groups_of(peer: Ours | Peer, asked: Sequence[str], quick: bool) -> list[str]:
     """The groups for which the peer has a program; must be all, or with `quick` at least speed."""
     lacking = {group: name for group in asked if (name := peer.lacks(group))}
     kept = [group for group in asked if group not in lacking]
@@ -209,7 +228,7 @@ def groups_of(peer: Peer, asked: Sequence[str], quick: bool) -> list[str]:
         names = " and no ".join(dict.fromkeys(lacking.values()))
         if not (quick and "speed" in kept):
             raise Failed(
-                f"{peer.folder} has no {names}, which {', '.join(lacking)} needs: `make peer` "
+                f"--peer has no {names}, which {', '.join(lacking)} needs: `make peer` "
                 "builds it, --rows chooses other groups"
             )
         print(f"no {names}: without {', '.join(lacking)}")
@@ -218,7 +237,7 @@ def groups_of(peer: Peer, asked: Sequence[str], quick: bool) -> list[str]:
 
 def digest_of_source(package: Path = SDK / "ggmodel") -> str:
     """A digest of the measured source: results of other code must not be continued."""
-    found = [
+    files = [
         Path(folder, name)
         for folder, _, names in os.walk(package, followlinks=True)  # models and native are links
         for name in names
@@ -226,7 +245,7 @@ def digest_of_source(package: Path = SDK / "ggmodel") -> str:
     ]
     return digest_of(
         path
-        for path in sorted(found)
+        for path in sorted(files)
         if path.name == "bench.py" or path.relative_to(package).parts[0] not in _FOR_AUTHORS
     )
 
@@ -253,7 +272,7 @@ def show(results: Results, keys: list[str], options: argparse.Namespace, same: b
 
 def said(arguments: list[str]) -> str:
     """The arguments without the paths of this machine."""
-    paths = {"--peer", "--models", "--ggml", "--results", "--output"}
+    paths = {"--peer", "--models", "--ggml", "--python", "--results", "--output"}
     pairs = zip(["", *arguments], arguments, strict=False)
     return " ".join("…" if before in paths else shlex.quote(x) for before, x in pairs)
 
@@ -269,7 +288,7 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--peer", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--peer", type=Path, required=True, metavar="FOLDER|ggmodel")
     parser.add_argument("--models", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--files", nargs="+", metavar="NAME", help=", ".join(FILES))
     parser.add_argument("--rows", nargs="+", choices=GROUPS, metavar="GROUP")
@@ -277,6 +296,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--quick", action="store_true", help="two minutes: two files, few rows")
     parser.add_argument("--threads", type=_at_least_one, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--ggml", type=Path, metavar="PREFIX", help="for our side")
+    parser.add_argument("--python", type=Path, metavar="PYTHON", help="of an installed ggmodel")
     parser.add_argument("--our-args", default="", metavar="'…'", help="of `ggmodel bench` and run")
     parser.add_argument("--peer-args", default="", metavar="'…'", help="of its three programs")
     parser.add_argument("--results", type=Path, default=Path(".cache/compare.json"))
@@ -288,7 +308,7 @@ def main(arguments: list[str]) -> None:
     options.files = options.files or defaults["files"]
     options.rows = options.rows or defaults["groups"]
     options.pairs = options.pairs or defaults["pairs"]
-    options.peer, options.said = options.peer.resolve(), arguments
+    options.said = arguments
     try:
         compare(options)
     except Failed as error:

@@ -26,6 +26,7 @@ PROGRAMS = {
     "depth": "llama-bench",
     "sequences": "llama-batched-bench",
     "crowd": "llama-batched-bench",
+    "deep": "llama-batched-bench",
     "start": "llama-completion",
     "cold": "llama-completion",
     "long": "llama-bench",
@@ -35,12 +36,14 @@ PROGRAMS = {
 _SETTLED = 0.025  # seconds before the first token in which memory is sampled
 _TICK = os.sysconf("SC_CLK_TCK")
 
-# The versions of ggml and ggmodel, and the folder of ggml's libraries.
+# The versions of ggml and ggmodel, and the folders of ggml's libraries and of ggmodel.
 _ABOUT = """
+import os
 import ggmodel
 from ggmodel import native
 from ggmodel.native import install
-print(native.version, ggmodel.__version__, install.find().libraries, sep="\\n")
+folders = install.find().libraries, os.path.dirname(ggmodel.__file__)
+print(native.version, ggmodel.__version__, *folders, sep="\\n")
 """
 
 # Loading and the first token, after everything is imported.
@@ -193,9 +196,9 @@ class Side:
         if group == "long":
             return self.speeds(file, 0, 16, 8192 if "1b" in file.name else 32768)
         if group == "sequences":
-            return self.sequences(file, 32, (2, 4, 8), 0)
-        if group == "crowd":
-            return self.sequences(file, 32, (8,), 512)
+            return self.sequences(file, 32, (2, 4, 8, 32), 0)
+        if group in ("crowd", "deep"):
+            return self.sequences(file, 32, (8, 32), 512 if group == "crowd" else 4096)
         return self.cold(file) if group == "cold" else self.start(file)
 
     def speeds(self, file: Path, prompt: int, tokens: int, depth: int) -> dict[str, float]:
@@ -233,10 +236,19 @@ class Side:
 
 @dataclass
 class Ours(Side):
-    """`python -m ggmodel`."""
+    """`python -m ggmodel`.
+
+    Attributes:
+        python: the interpreter of an installed ggmodel; None for this checkout.
+    """
+
+    python: Path | None = None
 
     def __post_init__(self):
-        self.env["PYTHONPATH"] = str(SDK)
+        if self.python is None:
+            self.env["PYTHONPATH"] = str(SDK)
+        else:
+            self.env.pop("PYTHONPATH", None)
         # Or each process would compile all of the modules that it imports.
         self.env.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -247,15 +259,32 @@ class Ours(Side):
         found = {row["test"]: row["tokens_per_second"] for row in rows}
         return found | {name: value for name, value in outside.items() if value is not None}
 
-    def about(self) -> tuple[str, str, str]:
-        """The versions of ggmodel and of ggml, and a digest of ggml's libraries."""
-        output = run([sys.executable, "-c", _ABOUT], self.env).output
-        ggml, version, libraries = output.splitlines()
-        return version, ggml, digest_of(sorted(Path(libraries).glob("libggml*.so")))
+    def about(self) -> tuple[str, str, str, Path]:
+        """The versions of ggmodel and of ggml, a digest of ggml's libraries, ggmodel's folder."""
+        output = run([self._python, "-c", _ABOUT], self.env).output
+        ggml, version, libraries, package = output.splitlines()
+        build = digest_of(sorted(Path(libraries).glob("libggml*.so")))
+        return version, ggml, build, Path(package)
+
+    @property
+    def _python(self) -> str:
+        return str(self.python or sys.executable)
 
     def _ggmodel(self, command: str, file: Path) -> list[str]:
-        program = [sys.executable, "-m", "ggmodel", command, str(file)]
+        program = [self._python, "-m", "ggmodel", command, str(file)]
         return [*program, "--threads", str(self.threads)]
+
+    def lacks(self, group: str) -> str | None:
+        """Nothing: see `Peer.lacks`."""
+        return None
+
+    def ggml(self) -> str:
+        """The version of its ggml."""
+        return self.about()[1]
+
+    def build(self) -> str:
+        """A digest of its libraries."""
+        return self.about()[2]
 
     def speeds(self, file: Path, prompt: int, tokens: int, depth: int) -> dict[str, float]:
         return self._bench(file, "-p", str(prompt), "-n", str(tokens), "-d", str(depth))
@@ -279,7 +308,7 @@ class Ours(Side):
             "resident": whole.resident,
         }
         if not self.extra:  # which are for commands
-            code = [sys.executable, "-c", _IN_PROCESS, str(file), str(self.threads), PROMPT]
+            code = [self._python, "-c", _IN_PROCESS, str(file), str(self.threads), PROMPT]
             ran = run(code, self.env)
             self.foreign = max(self.foreign, ran.foreign)
             found["load + first token after import"] = float(ran.output)

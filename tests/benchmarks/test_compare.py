@@ -290,8 +290,8 @@ def test_beside_a_peer_that_is_none(
     found: dict[str, Any] = {line[1]: line[2:5] for line in lines if len(line) > 4}
     assert list(found) == [
         "pp512", "tg64", "tg32 @ d2048", "tg32 x2", "tg32 x4", "tg32 x8",
-        "tg32 x8 @ d512", "start", "start, peer without warm-up", "resident",
-        "load + first token after import",
+        "tg32 x32", "tg32 x8 @ d512", "tg32 x32 @ d512", "start",
+        "start, peer without warm-up", "resident", "load + first token after import",
     ]  # fmt: skip
     assert [found[name][1] for name in ("pp512", "tg64", "tg32 x8")] == ["1000.0", "10.0", "80.0"]
     assert all(float(row[2]) > 0 for row in found.values())
@@ -455,5 +455,22 @@ def test_a_file_that_cannot_be_made(tmp_path: Path):
         compare.make_missing(tmp_path, "llama-7b-q8_0")
 
 
-def test_our_side_is_that_of_this_repository():
+def test_our_side_is_that_of_this_repository_or_installed():
     assert Ours(threads=1, extra=[]).env["PYTHONPATH"] == str(SDK)
+    assert Ours(threads=1).about()[3] == SDK / "ggmodel"
+    installed = Ours(threads=1, python=Path(sys.executable))
+    assert "PYTHONPATH" not in installed.env
+    assert installed._ggmodel("bench", STORIES)[0] == sys.executable
+
+
+@pytest.mark.usefixtures("quiet")
+def test_our_modes_beside_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(compare, "RETRIES", 0)
+    results = tmp_path / "r.json"
+    compare.main([*stories(Path("ggmodel"), tmp_path), "--pairs", "1", "--threads", "1",
+                  "--our-args=--deterministic", "--rows", "speed"])  # fmt: skip
+    kept = json.loads(results.read_text())
+    assert kept["setting"]["our options"] == "--deterministic"
+    (pair,) = kept["pairs"]["stories speed"]
+    assert pair["ours"].keys() == pair["peer"].keys() >= {"pp512", "tg64"}
+    assert [row.name for row in compare.rows_of(kept["pairs"])] == ["pp512", "tg64"]
