@@ -82,10 +82,13 @@ class Alone:
         self.computes(y)
         if not lib.ggml_backend_supports_op(self._backend, y):
             return False
-        for tensor in (weight, x):
-            content = np.resize(_content(), lib.ggml_nbytes(tensor))
-            # A whole tensor at once, which a rearranging buffer needs.
-            lib.ggml_backend_tensor_set(tensor, ffi.from_buffer(content), 0, content.size)
+        for tensor, rearranged in ((weight, self._rearranging), (x, None)):
+            size, content = lib.ggml_nbytes(tensor), _content()
+            if rearranged:  # it takes a whole tensor at once; a plain one needs no second copy
+                content = np.resize(content, size)
+            for at in range(0, size, content.size):
+                n = min(content.size, size - at)
+                lib.ggml_backend_tensor_set(tensor, ffi.from_buffer(content), at, n)
         return True
 
     def run(self) -> None:
