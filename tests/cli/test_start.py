@@ -88,14 +88,15 @@ def test_a_command_imports_no_other():
 
 
 def test_a_first_token_imports_what_it_needs(model_path):
-    """Stores of names, replies, towers and other architectures take no part in it."""
+    """Stores of names, replies, towers, other caches and architectures take no part in it."""
     found = imported(
         "import sys, ggmodel\n"
         f"with ggmodel.load({str(model_path)!r}, context_length=64) as model:\n"
         "    model.generate('abc', max_tokens=1, temperature=0.0)"
     )
     unneeded = "names.sources names.ollama names.hub_cache names.go_template chat.replies "
-    unneeded += "nn.vision nn.audio nn.nearby audio video convert workbench transcript serve cli"
+    unneeded += "nn.vision nn.audio nn.nearby audio video convert workbench transcript serve cli "
+    unneeded += "kvcache.bidirectional kvcache.compressed kvcache.encoder kvcache.recurrent"
     assert not found & {f"ggmodel.{name}" for name in unneeded.split()}
     assert not found & {"numpy.random", "socket", "fractions", "decimal"}
     assert {n for n in found if re.fullmatch(r"ggmodel\.models\.\w+", n)} == {

@@ -21,7 +21,7 @@ import pkgutil
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -140,10 +140,12 @@ def _import_elsewhere(name: str) -> None:
     name, else all, else the entry point of that name."""
     if name in _registered:
         return
-    modules, importable = _built_in(), _importable(name)
-    _import_built_in([m for m in modules if m.rpartition(".")[2] == importable])
-    if name not in _registered:
-        _import_built_in(modules)
+    for module in _built_in():
+        if module.rpartition(".")[2] == _importable(name):
+            _import_built_in([module])
+            if name in _registered:
+                return
+    _import_built_in(_built_in())
     if name not in _registered:
         _from_entry_points(name)
 
@@ -277,19 +279,19 @@ def _named_in(unit: Path) -> set[str]:
     return {name for m in _modules(unit) for name in _names_in(m) if name} or {_name_of(unit)}
 
 
-def _built_in() -> list[str]:
-    """The modules of `ggmodel.models`: "llama", "llama.model", "qwen", "qwen.qwen2" …"""
+def _built_in() -> Iterator[str]:
+    """The modules of `ggmodel.models`: "llama", "qwen" … before "llama.model", "qwen.qwen2" …: most
+    architectures are found without a look into the others' folders."""
     package = importlib.import_module("ggmodel.models")
-    modules = []
-    for unit in pkgutil.iter_modules(package.__path__):
-        modules.append(unit.name)
+    units = list(pkgutil.iter_modules(package.__path__))
+    yield from (unit.name for unit in units)
+    for unit in units:
         if unit.ispkg:
             paths = [str(Path(path) / unit.name) for path in package.__path__]
-            modules += [f"{unit.name}.{m.name}" for m in pkgutil.iter_modules(paths)]
-    return modules
+            yield from (f"{unit.name}.{m.name}" for m in pkgutil.iter_modules(paths))
 
 
-def _import_built_in(modules: list[str]) -> None:
+def _import_built_in(modules: Iterable[str]) -> None:
     for module in modules:
         importlib.import_module(f"ggmodel.models.{module}")
 
