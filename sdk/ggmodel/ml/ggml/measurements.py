@@ -15,6 +15,7 @@ import hashlib
 import json
 import logging
 import time
+from bisect import bisect
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -174,7 +175,7 @@ def _remembered_or_measured(key: str, measure: Callable[[], list[bool]]) -> tupl
 
 def at(choice: Sequence[bool], columns: int) -> bool:
     """The entry of `plain_is_faster` or `own_is_faster` for a number of columns."""
-    return choice[max(0, sum(n <= columns for n in COLUMNS) - 1)]
+    return choice[max(0, bisect(COLUMNS, columns) - 1)]
 
 
 # measuring
