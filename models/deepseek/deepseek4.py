@@ -258,9 +258,11 @@ class Indexer(Module):
         """x [width, n], queries [dim, heads, n], keys of entries [dim, m], a mask [m, n], 0 or −inf
         → the same for those that are read."""
         h, m, n = self.config, keys.dim(1), x.dim(1)
-        scores = keys.mulmat(q.reshape(h.index_dim, -1)).relu().reshape(m, h.index_heads, n)
-        shares = self.shares(x).scale(h.index_width**-0.5).reshape(-1, 1, n)
-        scores = scores.permute(1, 0, 2).contiguous().mulmat(shares).reshape(m, n) + mask
+        shares, scores = self.shares(x).scale(h.index_width**-0.5), mask
+        for some, part in zip(q.chunk(1, 8), shares.chunk(0, 8), strict=True):  # all take memory
+            each = keys.mulmat(some.contiguous().reshape(h.index_dim, -1)).relu()
+            each = each.reshape(m, -1, n).permute(1, 0, 2).contiguous()
+            scores = scores + each.mulmat(part.contiguous().reshape(-1, 1, n)).reshape(m, n)
         ids = scores.top_k(h.index_used)
         read = scores.slice(0, 0, h.index_used).fill(0.0).reshape(1, -1, n)
         return scores.fill(-math.inf).reshape(1, m, n).set_rows(read, ids).reshape(m, n)
@@ -321,9 +323,8 @@ class Attention(Module):
         else:
             local.put(k, k)
             self.compress(x, local.rope, entries)
-            keys, chosen = entries.get(), self.choose(x, latent, at, local, entries)
-            keys = keys.slice(0, 0, h.head_dim).concat(local.get()[0], 2)
-            more = {"scale": h.scale, "bias": chosen}
+            keys = entries.get().slice(0, 0, h.head_dim).concat(local.get()[0], 2)
+            more = {"scale": h.scale, "bias": self.choose(x, latent, at, local, entries)}
             mask = entries.mask(local)
             y = q.scaled_dot_product_attention(keys, keys, mask, self.sinks, **more)
         y = local.rope.back(y.reshape(h.head_dim, h.heads, -1), at)
@@ -391,9 +392,8 @@ class Experts(Module):
             ids = choice.top_k(h.experts_used)
         else:
             ids = self.table.rows(tokens)
-        weights = scores.reshape(1, h.experts, -1).rows(ids)
-        total = weights.reshape(h.experts_used, -1).sum_rows().reshape(1, 1, -1)
-        weights = weights.div(total + total.fill(1e-20)).scale(h.expert_scale)
+        weights = scores.reshape(1, h.experts, -1).rows(ids).reshape(h.experts_used, -1)
+        weights = _normalized(weights, 1e-20).scale(h.expert_scale).reshape(1, h.experts_used, -1)
         each = x.reshape(h.width, 1, -1)
         y = self.down(limited(self.gate(each, ids), self.up(each, ids), h), ids)
         return nn.sum_experts(y * weights) + self.shared(x)
@@ -439,8 +439,7 @@ class Deepseek4(nn.Decoder):
             )
         for layer, rate in zip(self.layers, h.rates, strict=False):
             layer.attn.check(rate)
-        tables = sum(layer.ffn.table is not None for layer in self.layers)
-        if tables != h.hashed:
+        if (tables := sum(layer.ffn.table is not None for layer in self.layers)) != h.hashed:
             raise ConfigError(f"hash_layer_count is {h.hashed}; {tables} layers have a table")
         if h.gating != SQRT_SOFTPLUS or not h.normalize:
             raise ConfigError(

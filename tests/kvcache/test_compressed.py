@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,9 @@ from ggmodel.kvcache.order import Order, by_position
 from ggmodel.kvcache.specs import WrapperCache
 from ggmodel.model import Step
 from ggmodel.runner import LoadedModel
+from ggmodel.workbench.estimate import needed
 from ggmodel.workbench.golden import nmse, source_of
+from tests.convert.folders import write_model
 from tests.golden.text import golden_of
 
 # Squared error over squared values. Sums in other orders make 1e-12; a wrong entry 1e-3 and more.
@@ -237,3 +240,18 @@ def test_an_order_of_two():
     assert numbers[:10].reshape(2, 5).tolist() == [[0, 3, 0, 0, 3], [3, 4, 0, 0, 4]]
     assert numbers[10:17].tolist() == [4, 10, 8, 4, 1, 8, 11]
     assert DType.I32.numpy == numbers.dtype
+
+
+def test_scores_of_an_indexer_are_not_in_memory_for_all_heads(tmp_path: Path):
+    golden = golden_of("deepseek4/published")
+    graphs: list[int] = []
+    for heads in (8, 64):
+        weights = dict(golden.weights())
+        for name, values in golden.weights().items():
+            if "indexer.wq_b" in name or "indexer.weights_proj" in name:
+                rows = heads * (64 if "wq_b" in name else 1)
+                weights[name] = np.resize(values, (rows, values.shape[1]))
+        long = {"index_n_heads": heads, "max_position_embeddings": 1 << 16}
+        folder = write_model(tmp_path / str(heads), {**golden.config, **long}, weights)
+        graphs.append(needed(folder, context_length=1 << 16, batch_size=64).devices[-1].graph)
+    assert graphs[1] < 1.5 * graphs[0]  # 4 times with the scores of all

@@ -259,7 +259,7 @@ def _numbered(factors: Mapping[str, list[Factors]]) -> Iterator[Named]:
                     yield (parameter,), f"{path}.{i}.{name}.weight", some
 
 
-_QKV, _WHOLE = ("q_proj", "k_proj", "v_proj"), "Wqkv"
+_QKV = ("q_proj", "k_proj", "v_proj")
 
 
 def _fused(factors: Mapping[str, list[Factors]]) -> Iterator[Named]:
@@ -271,14 +271,13 @@ def _fused(factors: Mapping[str, list[Factors]]) -> Iterator[Named]:
         each = [factors[name][0] for name in names if name in factors]
         if stem == first or len(each) < len(_QKV) or any(one.magnitude is not None for one in each):
             continue
-        # A strength is divided by the rank, which is that of all three now.
-        u = np.zeros([sum(n) for n in zip(*(one.u.shape for one in each), strict=True)], np.float32)
-        row = column = 0
+        v, at, rows = np.concatenate([one.v for one in each]), 0, list[np.ndarray]()
         for one in each:
-            rows, rank = one.u.shape
-            u[row : row + rows, column : column + rank] = one.u * np.float32(u.shape[1] / rank)
-            row, column = row + rows, column + rank
-        yield names, f"{stem}{_WHOLE}.weight", [Factors(u, np.concatenate([o.v for o in each]))]
+            rank, among = len(one.v), len(v)  # a strength is divided by the rank of all three
+            columns = at, among - rank - at
+            rows.append(np.pad(one.u * np.float32(among / rank), ((0, 0), columns)))
+            at += rank
+        yield names, f"{stem}Wqkv.weight", [Factors(np.concatenate(rows), v)]
 
 
 def _of_parameter(a: np.ndarray, b: np.ndarray, rank: int) -> list[Factors]:
@@ -382,12 +381,8 @@ def _tensors(
 def _fields(
     model: Model, named: Mapping[str, list[Factors]], expected: dict[str, tuple[int, ...]]
 ) -> Iterator[tuple[tuple[str, ...], Tensor, Sides]]:
-    """The tensors of the model that changes of these names belong to: the names, the tensor, U, V
-    and magnitudes.
-
-    Args:
-        expected: gets the shapes of tensors that a change does not fit, by its name.
-    """
+    """The tensors of the model that changes of these names belong to: the names, the tensor, its
+    sides. `expected` gets the shapes of those that a change does not fit, by its name."""
     kinds: dict[Hashable, int | None] = {}
     for entry, path in planned(model, named):
         field = _at(model, path)
