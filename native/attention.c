@@ -8,265 +8,36 @@
    else is computed beside a query. Where that is not asked for, a query that is alone reads keys as they
    lie: its scores are added up in another order. */
 
-#include <math.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <string.h>
+#include "attention.h"
 
-#include "ggml.h"
-
-#define HIDDEN __attribute__((visibility("hidden")))
-#define ALWAYS __attribute__((always_inline))
-
-#define CELLS   64 /* positions of a block */
-#define LANES   16 /* floats of a vector */
-#define QUERIES 32 /* of a tile, which share what a block's cells become */
-#define TOGETHER 4 /* queries that are computed at once */
-#define AHEAD   12 /* cells from the one that is read to one that is fetched */
-
-#include "attention_vectors.h"
-
-/* An operand in rows [d] by cell: keys or values. */
-struct rows_of {
-    const char * data;
-    size_t cell, bytes; /* between cells, and of one row */
-    enum ggml_type type;
-    int width;
-};
-
-struct attention {
-    struct rows_of key, value; /* of one head */
-    int key_width, key_stride, value_stride; /* floats: strides are multiples of LANES */
-    const int32_t * cells; /* by position from `base` on; NULL: a position is its cell's number */
-    int64_t base, length;
-    float scale, softcap;
-    bool ordered; /* the sums of a query have one order, whatever is computed beside it */
-};
-
-/* One row of a batch for one head. */
-struct query {
-    const float * data;
-    float * to;
-    int64_t from, end; /* the positions that it sees */
-    int64_t position; /* its own */
-    float slope; /* of ALiBi: what a score loses by distance; 0 is none */
-    const float * sink; /* or NULL */
-    const void * mask; /* by cell, F16 or F32, added; or NULL */
-    bool half; /* the mask is F16 */
-    const float * bias; /* by cell, for the first `biased` cells: others are not seen; or NULL */
-    int64_t biased;
-    const struct attention * of;
-};
-
-/* The memory of one thread. */
-struct tile_memory {
-    float * rows, * keys, * scores, * results, * maximum, * sums;
-};
-
-static int64_t cell_of(const struct attention * of, int64_t position) {
-    if (!of->cells) {
-        return position;
-    }
-    int64_t i = position - of->base;
-    return i >= 0 && i < of->length ? of->cells[i] : -1;
-}
-
-/* The range of a block, beginning at position `first`, that a query sees. */
-static inline int seen_from(const struct query * q, int64_t first) {
-    return q->from <= first ? 0 : q->from - first < CELLS ? (int) (q->from - first) : CELLS;
-}
-
-static inline int seen_to(const struct query * q, int64_t first) {
-    return q->end >= first + CELLS ? CELLS : q->end > first ? (int) (q->end - first) : 0;
-}
-
-static void add_biases(const struct query * q, int64_t first, int begin, int end, float * scores) {
-    if (!q->mask && !q->bias && q->slope == 0) {
-        return;
-    }
-    for (int j = begin; j < end; j++) {
-        if (q->bias) {
-            int64_t cell = cell_of(q->of, first + j);
-            scores[j] = cell < q->biased ? scores[j] + q->bias[cell] : -INFINITY;
-        }
-        if (q->mask) {
-            float m = q->half ? ggml_fp16_to_fp32(((const ggml_fp16_t *) q->mask)[first + j]) :
-                                ((const float *) q->mask)[first + j];
-            scores[j] = q->slope != 0 ? scores[j] + q->slope * m : scores[j] + m;
-        } else if (q->slope != 0) {
-            float distance = (float) (q->position - (first + j));
-            float lost = q->slope * (distance < 0 ? -distance : distance);
-            scores[j] = scores[j] - lost;
-        }
-    }
-}
-
-static void read_row_plain(const struct rows_of * of, int64_t cell, float * to) {
-    const char * from = of->data + cell * of->cell;
-    if (of->type == GGML_TYPE_F32) {
-        memcpy(to, from, of->width * sizeof(float));
-    } else {
-        ggml_get_type_traits(of->type)->to_float(from, to, of->width);
-    }
-}
-
-static void finish(const struct attention * of, const struct query * q, float maximum, const float * sums,
-                   const float * result);
-
-#define vec lanes
+#define TARGET
+#define INLINE  static inline
 #define VECTORS 1
-#define OPERATION(name) OPERATION_OF(name, SUFFIX)
-#define OPERATION_OF(name, suffix) JOINED(name, suffix)
-#define JOINED(name, suffix) name##_##suffix
-#define NAME(name) OPERATION(name)
-#define LOAD OPERATION(load)
-#define STORE OPERATION(store)
-#define SET OPERATION(set)
-#define FMA OPERATION(fma)
-#define MUL OPERATION(mul)
-#define DIV OPERATION(div)
-#define ADD OPERATION(add)
-#define SUB OPERATION(sub)
-#define MAX OPERATION(max)
-#define ABSOLUTE OPERATION(abs)
-#define SIGN_OF OPERATION(sign)
-#define ZERO_BELOW OPERATION(below)
-#define POWER OPERATION(power)
-#define HIGHEST OPERATION(highest)
-#define TRANSPOSE OPERATION(transpose)
+#define ATTEND  ggmodel_attend_plain
 
-#define TARGET
-#define SUFFIX plain
+#include "vectors.h"
 #include "attention_tiles.h"
-#undef TARGET
-#undef SUFFIX
 
-#if defined(WIDE_VECTORS) && defined(__aarch64__)
-
-#define TARGET
-#define SUFFIX neon
-#undef vec
-#define vec quad
-static inline void read_row_neon(const struct rows_of * of, int64_t cell, float * to) {
-    if (of->type != GGML_TYPE_F16) {
-        read_row_plain(of, cell, to);
-        return;
-    }
-    const __fp16 * from = (const __fp16 *) (of->data + cell * of->cell);
-    int i = 0;
-    for (; i + 4 <= of->width; i += 4) {
-        vst1q_f32(to + i, vcvt_f32_f16(vld1_f16(from + i)));
-    }
-    for (; i < of->width; i++) {
-        to[i] = from[i];
-    }
-}
-#include "attention_tiles.h"
-#undef TARGET
-#undef SUFFIX
-
-#elif defined(WIDE_VECTORS)
-
-#define TARGET AVX2
-#define SUFFIX avx2
-#undef vec
-#define vec pair
-TARGET static inline void read_row_avx2(const struct rows_of * of, int64_t cell, float * to) {
-    if (of->type != GGML_TYPE_F16) {
-        read_row_plain(of, cell, to);
-        return;
-    }
-    const ggml_fp16_t * from = (const ggml_fp16_t *) (of->data + cell * of->cell);
-    int i = 0;
-    for (; i + 8 <= of->width; i += 8) {
-        _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) (from + i))));
-    }
-    for (; i < of->width; i++) {
-        to[i] = _cvtsh_ss(from[i]);
-    }
-}
-#include "attention_tiles.h"
-#undef TARGET
-#undef SUFFIX
-
-#define TARGET AVX512
-#define SUFFIX avx512
-#undef vec
-#define vec __m512
-#undef VECTORS
-#define VECTORS 4
-TARGET static inline void read_row_avx512(const struct rows_of * of, int64_t cell, float * to) {
-    const char * from = of->data + cell * of->cell;
-    if (of->type == GGML_TYPE_F16) {
-        const ggml_fp16_t * half = (const ggml_fp16_t *) from;
-        for (int i = 0; i < of->width; i += LANES) {
-            int left = of->width - i;
-            __mmask16 some = left < LANES ? (__mmask16) ((1 << left) - 1) : 0xffff;
-            __m256i x = _mm256_maskz_loadu_epi16(some, half + i);
-            _mm512_storeu_ps(to + i, _mm512_cvtph_ps(x)); /* rows end at a multiple of LANES */
-        }
-    } else if (of->type == GGML_TYPE_Q8_0) {
-        for (int i = 0; i < of->width; i += 32, from += 34) {
-            uint16_t half;
-            memcpy(&half, from, sizeof(half));
-            __m512 scale = _mm512_set1_ps(_cvtsh_ss(half));
-            for (int part = 0; part < 2; part++) {
-                __m128i x = _mm_loadu_si128((const __m128i *) (from + 2 + 16 * part));
-                _mm512_storeu_ps(to + i + 16 * part,
-                                 _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(x)), scale));
-            }
-        }
-    } else {
-        read_row_plain(of, cell, to);
-    }
-}
-#include "attention_tiles.h"
-#undef TARGET
-#undef SUFFIX
-
-#endif
-
-static void finish(const struct attention * of, const struct query * q, float maximum, const float * sums,
-                   const float * result) {
-    float total = 0, factor = 1;
-    for (int i = 0; i < LANES; i++) {
-        total += sums[i];
-    }
-    if (q->sink) {
-        float most = *q->sink > maximum ? *q->sink : maximum;
-        lanes e = exponential_plain(set_plain(maximum - most)), s = exponential_plain(set_plain(*q->sink - most));
-        factor = most > maximum ? e.x[0] : 1.0f;
-        total = total * factor;
-        total = total + s.x[0];
-    }
-    factor = total > 0 ? factor / total : total == total ? 0.0f : total;
-    for (int i = 0; i < of->value.width; i++) {
-        q->to[i] = result[i] * factor;
-    }
-}
-
-typedef void attend_function(const struct attention *, struct query *, int, int64_t, int64_t, struct tile_memory);
-
-static attend_function * attend = attend_plain;
+static attend_function * attend = ggmodel_attend_plain;
 
 /* Chooses instructions, at most those asked for: 0 for every machine, 1 AVX2 or NEON, 2 AVX-512. */
 HIDDEN int ggmodel_use_attention(int most) {
     int have = 0;
-    attend = attend_plain;
-#if defined(WIDE_VECTORS) && defined(__aarch64__)
+    attend = ggmodel_attend_plain;
+#if defined(ATTENTION_ARM)
     if (most > 0) {
         have = 1;
-        attend = attend_neon;
+        attend = ggmodel_attend_neon;
     }
-#elif defined(WIDE_VECTORS)
+#elif defined(ATTENTION_X86)
     if (most > 0 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
         have = 1;
-        attend = attend_avx2;
+        attend = ggmodel_attend_avx2;
     }
     if (most > 1 && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512dq")) {
         have = 2;
-        attend = attend_avx512;
+        attend = ggmodel_attend_avx512;
     }
 #endif
     return have;

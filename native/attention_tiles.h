@@ -1,33 +1,43 @@
-/* Attention of a tile of queries, once for each instruction set: attention.c defines NAME, TARGET,
-   VECTORS and the operations on vectors of LANES floats. The bits are those of every other set. */
-
-/* e to the x, for x of at most 0: 0 below −87. */
-TARGET static inline vec NAME(exponential)(vec x) {
-    const vec magic = SET(0x1.8p23f);
-    vec clamped = MAX(SET(-88.0f), x); /* NaN stays NaN */
-    vec z = FMA(clamped, SET(0x1.715476p+0f), magic), n = SUB(z, magic);
-    vec r = FMA(n, SET(-0x1.62e400p-1f), clamped);
-    r = FMA(n, SET(-0x1.7f7d1cp-20f), r);
-    vec p = SET(1.9875691500e-4f);
-    p = FMA(p, r, SET(1.3981999507e-3f));
-    p = FMA(p, r, SET(8.3334519073e-3f));
-    p = FMA(p, r, SET(4.1665795894e-2f));
-    p = FMA(p, r, SET(1.6666665459e-1f));
-    p = FMA(p, r, SET(5.0000001201e-1f));
-    vec y = ADD(FMA(p, MUL(r, r), r), SET(1.0f));
-    return ZERO_BELOW(x, -87.0f, MUL(y, POWER(z)));
-}
+/* Attention of a tile of queries, once for each instruction set, which brings vectors (vectors.h), TARGET and INLINE,
+   VECTORS that are computed at once, and the function's name ATTEND. The bits are those of every other set. */
 
 /* softcap · tanh(x / softcap), of the exponential: 1 − 2 / (e^2y + 1) for positive y. */
-TARGET static inline vec NAME(capped)(vec x, float softcap) {
-    vec y = ABSOLUTE(MUL(x, SET(1 / softcap)));
-    vec e = NAME(exponential)(MUL(y, SET(-2.0f)));
-    vec t = DIV(SUB(SET(1.0f), e), ADD(SET(1.0f), e));
-    return MUL(SET(softcap), SIGN_OF(x, t));
+INLINE vec capped(vec x, float softcap) {
+    vec y = abs_vec(mul_vec(x, vec_of(1 / softcap)));
+    vec e = exponential(mul_vec(y, vec_of(-2.0f)));
+    vec t = div_vec(sub_vec(vec_of(1.0f), e), add_vec(vec_of(1.0f), e));
+    return mul_vec(vec_of(softcap), sign_of(x, t));
+}
+
+/* The floats of one row, up to a multiple of VEC. */
+TARGET static void read_row(const struct rows_of * of, int64_t cell, float * to) {
+    const char * from = of->data + cell * of->cell;
+    if (of->type == GGML_TYPE_F16 && VECTORS > 1) { /* ggml's is faster than that of any machine */
+        int i = 0;
+        for (; i + VEC <= of->width; i += VEC) {
+            store_vec(to + i, vec_of_f16(from + 2 * i));
+        }
+        if (i < of->width) {
+            ggml_fp16_t padded[VEC] = {0};
+            memcpy(padded, from + 2 * i, 2 * (of->width - i));
+            store_vec(to + i, vec_of_f16(padded));
+        }
+    } else if (of->type == GGML_TYPE_Q8_0) {
+        for (int b = 0; b < of->width; b += 32, from += 34) {
+            vec scale = vec_of(half(from));
+            for (int i = 0; i < 32; i += VEC) {
+                store_vec(to + b + i, mul_vec(vec_of_bytes(from + 2 + i), scale));
+            }
+        }
+    } else if (of->type == GGML_TYPE_F32) {
+        memcpy(to, from, of->width * sizeof(float));
+    } else {
+        ggml_get_type_traits(of->type)->to_float(from, to, of->width);
+    }
 }
 
 /* Rows [CELLS][stride] of the cells of a block that some query of a tile may see; zeros for others. */
-TARGET static void NAME(gather)(const struct attention * of, const struct rows_of * x, int64_t first, int64_t from,
+TARGET static void gather(const struct attention * of, const struct rows_of * x, int64_t first, int64_t from,
                                 int64_t to, int stride, float * rows) {
     for (int j = 0; j < CELLS; j++, rows += stride) {
         int64_t position = first + j, cell = position >= from && position < to ? cell_of(of, position) : -1;
@@ -39,7 +49,7 @@ TARGET static void NAME(gather)(const struct attention * of, const struct rows_o
             memset(rows, 0, stride * sizeof(float));
             continue;
         }
-        NAME(read_row)(x, cell, rows);
+        read_row(x, cell, rows);
         if (x->width < stride) {
             memset(rows + x->width, 0, (stride - x->width) * sizeof(float));
         }
@@ -47,39 +57,39 @@ TARGET static void NAME(gather)(const struct attention * of, const struct rows_o
 }
 
 /* Keys of CELLS cells as [d][CELLS], from rows [CELLS][stride]. */
-TARGET static void NAME(turn)(const float * rows, int d, int stride, float * to) {
-    for (int j = 0; j < CELLS; j += LANES) {
-        for (int i = 0; i < d; i += LANES) {
-            TRANSPOSE(rows + (size_t) j * stride + i, stride, to + (size_t) i * CELLS + j);
+TARGET static void turn(const float * rows, int d, int stride, float * to) {
+    for (int j = 0; j < CELLS; j += VEC) {
+        for (int i = 0; i < d; i += VEC) {
+            transpose_floats(rows + (size_t) j * stride + i, stride, to + (size_t) i * CELLS + j, CELLS);
         }
     }
 }
 
 /* The scores of `n` queries with all cells of a block: products added by ascending dimension. */
-TARGET ALWAYS static inline void NAME(score)(const float * const * q, int n, const float * keys, int d,
+INLINE void score(const float * const * q, int n, const float * keys, int d,
                                       float * to) {
-    for (int j = 0; j < CELLS; j += VECTORS * LANES) {
+    for (int j = 0; j < CELLS; j += VECTORS * VEC) {
         vec sums[TOGETHER][VECTORS];
         for (int i = 0; i < n; i++) {
             for (int v = 0; v < VECTORS; v++) {
-                sums[i][v] = SET(0.0f);
+                sums[i][v] = vec_of(0.0f);
             }
         }
         for (int c = 0; c < d; c++) {
             vec key[VECTORS];
             for (int v = 0; v < VECTORS; v++) {
-                key[v] = LOAD(keys + (size_t) c * CELLS + j + v * LANES);
+                key[v] = load_vec(keys + (size_t) c * CELLS + j + v * VEC);
             }
             for (int i = 0; i < n; i++) {
-                vec x = SET(q[i][c]);
+                vec x = vec_of(q[i][c]);
                 for (int v = 0; v < VECTORS; v++) {
-                    sums[i][v] = FMA(x, key[v], sums[i][v]);
+                    sums[i][v] = fma_vec(x, key[v], sums[i][v]);
                 }
             }
         }
         for (int i = 0; i < n; i++) {
             for (int v = 0; v < VECTORS; v++) {
-                STORE(to + i * CELLS + j + v * LANES, sums[i][v]);
+                store_vec(to + i * CELLS + j + v * VEC, sums[i][v]);
             }
         }
     }
@@ -87,82 +97,111 @@ TARGET ALWAYS static inline void NAME(score)(const float * const * q, int n, con
 
 /* The scores of one query with all cells of a block, whose keys are rows of d floats: each lane adds up every
    LANES-th dimension. `memory` has CELLS * LANES floats. */
-TARGET static void NAME(score_alone)(const float * q, const float * rows, int d, float * memory, float * to) {
+TARGET static void score_alone(const float * q, const float * rows, int d, float * memory, float * to) {
     float sums[CELLS * LANES];
     for (int j = 0; j < CELLS; j++) {
-        vec sum = SET(0.0f);
-        for (int c = 0; c < d; c += LANES) {
-            sum = FMA(LOAD(q + c), LOAD(rows + (size_t) j * d + c), sum);
+        for (int lane = 0; lane < LANES; lane += VEC) {
+            vec sum = vec_of(0.0f);
+            for (int c = lane; c < d; c += LANES) {
+                sum = fma_vec(load_vec(q + c), load_vec(rows + (size_t) j * d + c), sum);
+            }
+            store_vec(sums + j * LANES + lane, sum);
         }
-        STORE(sums + j * LANES, sum);
     }
-    NAME(turn)(sums, LANES, LANES, memory);
-    for (int j = 0; j < CELLS; j += LANES) {
-        vec sum = LOAD(memory + j);
+    turn(sums, LANES, LANES, memory);
+    for (int j = 0; j < CELLS; j += VEC) {
+        vec sum = load_vec(memory + j);
         for (int i = 1; i < LANES; i++) {
-            sum = ADD(sum, LOAD(memory + i * CELLS + j));
+            sum = add_vec(sum, load_vec(memory + i * CELLS + j));
         }
-        STORE(to + j, sum);
+        store_vec(to + j, sum);
     }
 }
 
 /* Adds the values of cells from `begin` to `end`, each times its weight, to `n` queries' results. */
-TARGET ALWAYS static inline void NAME(weigh)(const float * weights, int n, const float * values, int stride,
+INLINE void weigh(const float * weights, int n, const float * values, int stride,
                                       int begin, int end, float * to) {
     int i = 0;
-    for (; i + VECTORS * LANES <= stride; i += VECTORS * LANES) {
+    for (; i + VECTORS * VEC <= stride; i += VECTORS * VEC) {
         vec sums[TOGETHER][VECTORS];
         for (int a = 0; a < n; a++) {
             for (int v = 0; v < VECTORS; v++) {
-                sums[a][v] = LOAD(to + (size_t) a * stride + i + v * LANES);
+                sums[a][v] = load_vec(to + (size_t) a * stride + i + v * VEC);
             }
         }
         for (int j = begin; j < end; j++) {
             vec value[VECTORS];
             for (int v = 0; v < VECTORS; v++) {
-                value[v] = LOAD(values + (size_t) j * stride + i + v * LANES);
+                value[v] = load_vec(values + (size_t) j * stride + i + v * VEC);
             }
             for (int a = 0; a < n; a++) {
-                vec w = SET(weights[a * CELLS + j]);
+                vec w = vec_of(weights[a * CELLS + j]);
                 for (int v = 0; v < VECTORS; v++) {
-                    sums[a][v] = FMA(w, value[v], sums[a][v]);
+                    sums[a][v] = fma_vec(w, value[v], sums[a][v]);
                 }
             }
         }
         for (int a = 0; a < n; a++) {
             for (int v = 0; v < VECTORS; v++) {
-                STORE(to + (size_t) a * stride + i + v * LANES, sums[a][v]);
+                store_vec(to + (size_t) a * stride + i + v * VEC, sums[a][v]);
             }
         }
     }
-    for (; i < stride; i += LANES) {
+    for (; i < stride; i += VEC) {
         for (int a = 0; a < n; a++) {
-            vec sum = LOAD(to + (size_t) a * stride + i);
+            vec sum = load_vec(to + (size_t) a * stride + i);
             for (int j = begin; j < end; j++) {
-                vec value = LOAD(values + (size_t) j * stride + i);
-                sum = FMA(SET(weights[a * CELLS + j]), value, sum);
+                vec value = load_vec(values + (size_t) j * stride + i);
+                sum = fma_vec(vec_of(weights[a * CELLS + j]), value, sum);
             }
-            STORE(to + (size_t) a * stride + i, sum);
+            store_vec(to + (size_t) a * stride + i, sum);
         }
+    }
+}
+
+TARGET static void add_biases(const struct query * q, int64_t first, int begin, int end, float * scores) {
+    if (!q->mask && !q->bias && q->slope == 0) {
+        return;
+    }
+    for (int j = begin; j < end; j++) {
+        if (q->bias) {
+            int64_t cell = cell_of(q->of, first + j);
+            scores[j] = cell < q->biased ? scores[j] + q->bias[cell] : -INFINITY;
+        }
+        if (q->mask) {
+            float m = q->half ? ggml_fp16_to_fp32(((const ggml_fp16_t *) q->mask)[first + j]) :
+                                ((const float *) q->mask)[first + j];
+            scores[j] = q->slope != 0 ? scores[j] + q->slope * m : scores[j] + m;
+        } else if (q->slope != 0) {
+            float distance = (float) (q->position - (first + j));
+            float lost = q->slope * (distance < 0 ? -distance : distance);
+            scores[j] = scores[j] - lost;
+        }
+    }
+}
+
+INLINE void scale(float * x, int n, vec factor) {
+    for (int i = 0; i < n; i += VEC) {
+        store_vec(x + i, mul_vec(load_vec(x + i), factor));
     }
 }
 
 /* Scores of one query become weights; the results so far are scaled to the new maximum. False if
    nothing of the block is seen. */
-TARGET static bool NAME(weights_of)(const struct query * q, const struct attention * of, int64_t first,
+TARGET static bool weights_of(const struct query * q, const struct attention * of, int64_t first,
                                     float * scores, float * maximum, float * sums, float * result) {
     float numbers[CELLS];
-    vec highest = SET(-INFINITY);
+    vec highest = vec_of(-INFINITY);
     int begin = seen_from(q, first), end = seen_to(q, first);
     if (begin >= end) {
         return false;
     }
-    for (int j = 0; j < CELLS; j += LANES) {
-        vec s = MUL(LOAD(scores + j), SET(of->scale));
+    for (int j = 0; j < CELLS; j += VEC) {
+        vec s = mul_vec(load_vec(scores + j), vec_of(of->scale));
         if (of->softcap > 0) {
-            s = NAME(capped)(s, of->softcap);
+            s = capped(s, of->softcap);
         }
-        STORE(numbers + j, s);
+        store_vec(numbers + j, s);
     }
     add_biases(q, first, begin, end, numbers);
     for (int j = 0; j < CELLS; j++) {
@@ -170,35 +209,59 @@ TARGET static bool NAME(weights_of)(const struct query * q, const struct attenti
             numbers[j] = -INFINITY;
         }
     }
-    for (int j = 0; j < CELLS; j += LANES) {
-        highest = MAX(highest, LOAD(numbers + j));
+    for (int j = 0; j < CELLS; j += VEC) {
+        highest = max_vec(highest, load_vec(numbers + j));
     }
-    float most = HIGHEST(highest);
+    float most = largest_of(highest);
     most = most > *maximum ? most : *maximum;
     if (most == -INFINITY) {
         return false;
     }
-    vec total = LOAD(sums);
     if (most > *maximum) {
-        vec factor = NAME(exponential)(SET(*maximum - most));
-        total = MUL(total, factor);
-        for (int i = 0; i < of->value_stride; i += LANES) {
-            STORE(result + i, MUL(LOAD(result + i), factor));
-        }
+        vec factor = exponential(vec_of(*maximum - most));
+        scale(sums, LANES, factor);
+        scale(result, of->value_stride, factor);
         *maximum = most;
     }
-    for (int j = 0; j < CELLS; j += LANES) {
-        vec w = NAME(exponential)(SUB(LOAD(numbers + j), SET(most)));
-        STORE(scores + j, w);
-        total = ADD(total, w);
+    for (int lane = 0; lane < LANES; lane += VEC) {
+        vec total = load_vec(sums + lane);
+        for (int j = lane; j < CELLS; j += LANES) {
+            vec w = exponential(sub_vec(load_vec(numbers + j), vec_of(most)));
+            store_vec(scores + j, w);
+            total = add_vec(total, w);
+        }
+        store_vec(sums + lane, total);
     }
-    STORE(sums, total);
     return true;
 }
 
-/* All queries of a tile, which read the same keys and values. */
-TARGET static void NAME(attend)(const struct attention * of, struct query * queries, int n, int64_t from,
-                                int64_t to, struct tile_memory m) {
+/* What all elements of a vector are. */
+INLINE float number_of(vec x) {
+    float numbers[VEC];
+    store_vec(numbers, x);
+    return numbers[0];
+}
+
+TARGET static void end_query(const struct attention * of, const struct query * q, float maximum, const float * sums,
+                   const float * result) {
+    float total = 0, factor = 1;
+    for (int i = 0; i < LANES; i++) {
+        total += sums[i];
+    }
+    if (q->sink) {
+        float most = *q->sink > maximum ? *q->sink : maximum;
+        factor = most > maximum ? number_of(exponential(vec_of(maximum - most))) : 1.0f;
+        total = total * factor;
+        total = total + number_of(exponential(vec_of(*q->sink - most)));
+    }
+    factor = total > 0 ? factor / total : total == total ? 0.0f : total;
+    for (int i = 0; i < of->value.width; i++) {
+        q->to[i] = result[i] * factor;
+    }
+}
+
+TARGET HIDDEN void ATTEND(const struct attention * of, struct query * queries, int n, int64_t from, int64_t to,
+                          struct tile_memory m) {
     bool alone = n == 1 && !of->ordered && of->key_stride == of->key_width;
     for (int i = 0; i < n; i++) {
         m.maximum[i] = -INFINITY;
@@ -207,11 +270,11 @@ TARGET static void NAME(attend)(const struct attention * of, struct query * quer
     }
     for (int64_t first = from / CELLS * CELLS; first < to; first += CELLS) {
         bool seen[QUERIES];
-        NAME(gather)(of, &of->key, first, from, to, of->key_stride, m.rows);
+        gather(of, &of->key, first, from, to, of->key_stride, m.rows);
         if (alone) {
-            NAME(score_alone)(queries->data, m.rows, of->key_width, m.keys, m.scores);
+            score_alone(queries->data, m.rows, of->key_width, m.keys, m.scores);
         } else {
-            NAME(turn)(m.rows, of->key_width, of->key_stride, m.keys);
+            turn(m.rows, of->key_width, of->key_stride, m.keys);
         }
         for (int i = 0; i < n && !alone; i += TOGETHER) {
             const float * q[TOGETHER];
@@ -220,16 +283,16 @@ TARGET static void NAME(attend)(const struct attention * of, struct query * quer
                 q[a] = queries[i + a].data;
             }
             if (some == TOGETHER) {
-                NAME(score)(q, TOGETHER, m.keys, of->key_width, m.scores + i * CELLS);
+                score(q, TOGETHER, m.keys, of->key_width, m.scores + i * CELLS);
             } else {
                 for (int a = 0; a < some; a++) {
-                    NAME(score)(q + a, 1, m.keys, of->key_width, m.scores + (i + a) * CELLS);
+                    score(q + a, 1, m.keys, of->key_width, m.scores + (i + a) * CELLS);
                 }
             }
         }
-        NAME(gather)(of, &of->value, first, from, to, of->value_stride, m.rows);
+        gather(of, &of->value, first, from, to, of->value_stride, m.rows);
         for (int i = 0; i < n; i++) {
-            seen[i] = NAME(weights_of)(queries + i, of, first, m.scores + i * CELLS, m.maximum + i,
+            seen[i] = weights_of(queries + i, of, first, m.scores + i * CELLS, m.maximum + i,
                                        m.sums + i * LANES, m.results + (size_t) i * of->value_stride);
         }
         for (int i = 0; i < n;) {
@@ -241,17 +304,17 @@ TARGET static void NAME(attend)(const struct attention * of, struct query * quer
             }
             float * results = m.results + (size_t) i * of->value_stride;
             if (alike == TOGETHER) {
-                NAME(weigh)(m.scores + i * CELLS, TOGETHER, m.rows, of->value_stride, begin, end, results);
+                weigh(m.scores + i * CELLS, TOGETHER, m.rows, of->value_stride, begin, end, results);
                 i += TOGETHER;
             } else {
                 if (seen[i]) {
-                    NAME(weigh)(m.scores + i * CELLS, 1, m.rows, of->value_stride, begin, end, results);
+                    weigh(m.scores + i * CELLS, 1, m.rows, of->value_stride, begin, end, results);
                 }
                 i++;
             }
         }
     }
     for (int i = 0; i < n; i++) {
-        finish(of, queries + i, m.maximum[i], m.sums + i * LANES, m.results + (size_t) i * of->value_stride);
+        end_query(of, queries + i, m.maximum[i], m.sums + i * LANES, m.results + (size_t) i * of->value_stride);
     }
 }

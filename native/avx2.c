@@ -6,84 +6,17 @@
 
 #include <immintrin.h>
 
+#define AVX2_VECTORS
 #define TARGET __attribute__((target("avx2,f16c,fma")))
 #define INLINE static inline __attribute__((always_inline)) TARGET
 
-#define VEC           8
-#define FLOAT_COLUMNS 3
-typedef __m256  vec;
-typedef __m256i ints;
+#include "vectors.h"
 
-INLINE float half(const uint8_t * at) {
-    uint16_t bits;
-    memcpy(&bits, at, 2);
-    return _cvtsh_ss(bits);
-}
+#define FLOAT_COLUMNS 3
+typedef __m256i ints;
 
 INLINE float to_f16(float x) {
     return _cvtsh_ss(_cvtss_sh(x, 0));
-}
-
-INLINE vec load_vec(const float * at) {
-    return _mm256_loadu_ps(at);
-}
-
-INLINE void store_vec(float * at, vec x) {
-    _mm256_storeu_ps(at, x);
-}
-
-INLINE vec vec_of(float x) {
-    return _mm256_set1_ps(x);
-}
-
-INLINE vec add_vec(vec a, vec b) {
-    return _mm256_add_ps(a, b);
-}
-
-INLINE vec mul_vec(vec a, vec b) {
-    return _mm256_mul_ps(a, b);
-}
-
-INLINE vec sub_vec(vec a, vec b) {
-    return _mm256_sub_ps(a, b);
-}
-
-INLINE vec div_vec(vec a, vec b) {
-    return _mm256_div_ps(a, b);
-}
-
-INLINE vec fma_vec(vec a, vec b, vec c) {
-    return _mm256_fmadd_ps(a, b, c);
-}
-
-INLINE vec max_vec(vec a, vec b) {
-    return _mm256_max_ps(a, b);
-}
-
-INLINE vec min_vec(vec a, vec b) {
-    return _mm256_min_ps(a, b);
-}
-
-INLINE vec abs_vec(vec x) {
-    return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x);
-}
-
-INLINE vec zero_below(vec x, float least, vec y) {
-    return _mm256_andnot_ps(_mm256_cmp_ps(x, vec_of(least), _CMP_LT_OQ), y);
-}
-
-INLINE vec power_vec(vec x) {
-    __m256i bits = _mm256_slli_epi32(_mm256_castps_si256(x), 23);
-    return _mm256_castsi256_ps(_mm256_add_epi32(bits, _mm256_set1_epi32(0x3f800000)));
-}
-
-INLINE vec vec_of_f16(const uint8_t * at) {
-    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) at));
-}
-
-INLINE vec vec_of_bf16(const uint8_t * at) {
-    __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *) at));
-    return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
 }
 
 INLINE ints ints_of(int x) {
@@ -101,12 +34,6 @@ INLINE ints rounded(vec x) {
 INLINE void store_shorts(int16_t * at, ints x) {
     __m128i shorts = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
     _mm_storeu_si128((__m128i *) at, shorts);
-}
-
-INLINE float largest_of(vec x) {
-    __m128 four = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
-    four = _mm_max_ps(four, _mm_movehl_ps(four, four));
-    return _mm_cvtss_f32(_mm_max_ss(four, _mm_movehdup_ps(four)));
 }
 
 /* Adds both products of pairs of 16 bits. */

@@ -6,9 +6,11 @@
 
 #include <immintrin.h>
 
+#define AVX512_VECTORS
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c,fma")))
 #define INLINE static inline __attribute__((always_inline)) TARGET
 
+#include "vectors.h"
 #include "unpackers.h"
 #include "codebooks.h"
 
@@ -16,74 +18,10 @@ static unpacker * const unpackers[TYPES] = UNPACKERS;
 
 #include "kernels.h"
 
-#define VEC           16
-#define FLOAT_COLUMNS  6
-typedef __m512  vec;
+#define FLOAT_COLUMNS 6
 typedef __m512i ints;
 typedef uint32_t words __attribute__((vector_size(64)));
 typedef int32_t  signed_words __attribute__((vector_size(64)));
-
-INLINE vec load_vec(const float * at) {
-    return _mm512_loadu_ps(at);
-}
-
-INLINE void store_vec(float * at, vec x) {
-    _mm512_storeu_ps(at, x);
-}
-
-INLINE vec vec_of(float x) {
-    return _mm512_set1_ps(x);
-}
-
-INLINE vec add_vec(vec a, vec b) {
-    return _mm512_add_ps(a, b);
-}
-
-INLINE vec sub_vec(vec a, vec b) {
-    return _mm512_sub_ps(a, b);
-}
-
-INLINE vec mul_vec(vec a, vec b) {
-    return _mm512_mul_ps(a, b);
-}
-
-INLINE vec div_vec(vec a, vec b) {
-    return _mm512_div_ps(a, b);
-}
-
-INLINE vec fma_vec(vec a, vec b, vec c) {
-    return _mm512_fmadd_ps(a, b, c);
-}
-
-INLINE vec max_vec(vec a, vec b) {
-    return _mm512_max_ps(a, b);
-}
-
-INLINE vec min_vec(vec a, vec b) {
-    return _mm512_min_ps(a, b);
-}
-
-INLINE vec abs_vec(vec x) {
-    return _mm512_abs_ps(x);
-}
-
-INLINE vec zero_below(vec x, float least, vec y) {
-    return _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(x, vec_of(least), _CMP_LT_OQ), vec_of(0));
-}
-
-INLINE vec power_vec(vec x) {
-    __m512i bits = _mm512_slli_epi32(_mm512_castps_si512(x), 23);
-    return _mm512_castsi512_ps(_mm512_add_epi32(bits, _mm512_set1_epi32(0x3f800000)));
-}
-
-INLINE vec vec_of_f16(const uint8_t * at) {
-    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) at));
-}
-
-INLINE vec vec_of_bf16(const uint8_t * at) {
-    __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *) at));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
-}
 
 INLINE ints ints_of(int x) {
     return _mm512_set1_epi32(x);
@@ -103,10 +41,6 @@ INLINE ints rounded(vec x) {
 
 INLINE void store_shorts(int16_t * at, ints x) {
     _mm256_storeu_si256((__m256i *) at, _mm512_cvtepi32_epi16(x));
-}
-
-INLINE float largest_of(vec x) {
-    return _mm512_reduce_max_ps(x);
 }
 
 /* Adds both products of pairs of 16 bits. */

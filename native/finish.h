@@ -7,23 +7,6 @@
 
 #define LARGEST 1e4f /* behind it a tail is 0 */
 
-/* e to the x, for x of at most 0: 0 below -87. */
-INLINE vec exponential(vec x) {
-    const vec magic = vec_of(0x1.8p23f);
-    vec clamped = max_vec(vec_of(-88.0f), x);
-    vec z = fma_vec(clamped, vec_of(0x1.715476p+0f), magic), n = sub_vec(z, magic);
-    vec r = fma_vec(n, vec_of(-0x1.62e400p-1f), clamped);
-    r = fma_vec(n, vec_of(-0x1.7f7d1cp-20f), r);
-    vec p = vec_of(1.9875691500e-4f);
-    p = fma_vec(p, r, vec_of(1.3981999507e-3f));
-    p = fma_vec(p, r, vec_of(8.3334519073e-3f));
-    p = fma_vec(p, r, vec_of(4.1665795894e-2f));
-    p = fma_vec(p, r, vec_of(1.6666665459e-1f));
-    p = fma_vec(p, r, vec_of(5.0000001201e-1f));
-    vec y = add_vec(fma_vec(p, mul_vec(r, r), r), vec_of(1.0f));
-    return zero_below(x, -87.0f, mul_vec(y, power_vec(z)));
-}
-
 /* 1 - sigmoid(y), of y from 0 on. */
 INLINE vec sigmoid_tail(vec minus_y) {
     vec e = exponential(minus_y);

@@ -6,85 +6,17 @@
 
 #include <arm_neon.h>
 
+#define NEON_VECTORS
 #define TARGET __attribute__((target("arch=armv8.2-a+dotprod")))
 #define INLINE static inline __attribute__((always_inline)) TARGET
 
-#define VEC           4
-#define FLOAT_COLUMNS 6
-typedef float32x4_t vec;
-typedef int32x4_t   ints;
+#include "vectors.h"
 
-INLINE float half(const uint8_t * at) {
-    __fp16 value;
-    memcpy(&value, at, 2);
-    return value;
-}
+#define FLOAT_COLUMNS 6
+typedef int32x4_t ints;
 
 INLINE float to_f16(float x) {
     return (__fp16) x;
-}
-
-INLINE vec load_vec(const float * at) {
-    return vld1q_f32(at);
-}
-
-INLINE void store_vec(float * at, vec x) {
-    vst1q_f32(at, x);
-}
-
-INLINE vec vec_of(float x) {
-    return vdupq_n_f32(x);
-}
-
-INLINE vec add_vec(vec a, vec b) {
-    return vaddq_f32(a, b);
-}
-
-INLINE vec mul_vec(vec a, vec b) {
-    return vmulq_f32(a, b);
-}
-
-INLINE vec sub_vec(vec a, vec b) {
-    return vsubq_f32(a, b);
-}
-
-INLINE vec div_vec(vec a, vec b) {
-    return vdivq_f32(a, b);
-}
-
-INLINE vec fma_vec(vec a, vec b, vec c) {
-    return vfmaq_f32(c, a, b);
-}
-
-/* As x86 has them: b where one is no number, or both are zeros. */
-INLINE vec max_vec(vec a, vec b) {
-    return vbslq_f32(vcgtq_f32(a, b), a, b);
-}
-
-INLINE vec min_vec(vec a, vec b) {
-    return vbslq_f32(vcltq_f32(a, b), a, b);
-}
-
-INLINE vec abs_vec(vec x) {
-    return vabsq_f32(x);
-}
-
-INLINE vec zero_below(vec x, float least, vec y) {
-    uint32x4_t below = vcltq_f32(x, vdupq_n_f32(least));
-    return vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(y), below));
-}
-
-INLINE vec power_vec(vec x) {
-    uint32x4_t bits = vshlq_n_u32(vreinterpretq_u32_f32(x), 23);
-    return vreinterpretq_f32_u32(vaddq_u32(bits, vdupq_n_u32(0x3f800000u)));
-}
-
-INLINE vec vec_of_f16(const uint8_t * at) {
-    return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(at)));
-}
-
-INLINE vec vec_of_bf16(const uint8_t * at) {
-    return vreinterpretq_f32_u32(vshll_n_u16(vreinterpret_u16_u8(vld1_u8(at)), 16));
 }
 
 INLINE ints ints_of(int x) {

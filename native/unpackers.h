@@ -1,12 +1,6 @@
 /* Unpackers by AVX-512. Bytes lie in the order that is cheapest for a type. Four blocks of 32 values are a quad, in
    two vectors. */
 
-INLINE float half(const uint8_t * at) {
-    uint16_t bits;
-    memcpy(&bits, at, 2);
-    return _cvtsh_ss(bits);
-}
-
 /* Four numbers of two bytes for each quad, `step` bytes apart, of which the last may be zeros. */
 INLINE __m256i shorts_of(const uint8_t * from, size_t step, int quads) {
     __m128i four[4];
