@@ -1,19 +1,25 @@
 """Time attention: the kernel of our own beside ggml's flash attention.
 
     python benchmarks/attention.py [--types f16 q8_0] [--queries 1 16 512] [--cells 2048]
+        [--output FILE.md]
 
-One thread, by its processor time, the best of some runs in turns. Keys and values are zeros, in
-"heads" of queries, of keys, and numbers of each; ggml's op may read values that were converted to
-F32, where that is faster.
+One thread, by its processor time, the best of some runs in turns: ggml's time divided by ours.
+Keys and values are zeros, in "heads" of queries, of keys, and numbers of each; ggml's op may read
+values that were converted to F32, where that is faster.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
+import sys
+from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.compare import machine
+from benchmarks.compare_report import page, write_between
 
 from ggmodel.ml.ggml import attention, measurements
 from ggmodel.native import describe, ffi, lib
@@ -33,20 +39,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=text)
     parser.add_argument("--types", nargs="+", default=["f16", "q8_0"], choices=TYPES)
     parser.add_argument("--queries", nargs="+", type=int, default=[1, 16, 512])
-    parser.add_argument("--cells", nargs="+", type=int, default=[2048])
+    parser.add_argument("--cells", type=int, default=2048)
+    parser.add_argument("--output", type=Path, metavar="FILE.md")
     options = parser.parse_args()
-    console = Console()
-    console.print(f"ggml {describe()['version']}, own instructions {attention.instructions}")
-    table = Table("heads", "type", "queries", "cells", "own ms", "ggml ms", "ggml ÷ own")
-    for name in options.types:
-        for shape in SHAPES:
-            for queries in options.queries:
-                for cells in options.cells:
-                    own, theirs = measured(TYPES[name], *shape, queries, cells)
-                    heads = "/".join(map(str, shape))
-                    times = f"{own * 1e3:.3f}", f"{theirs * 1e3:.3f}", f"{theirs / own:.2f}"
-                    table.add_row(heads, name, str(queries), str(cells), *times)
-    console.print(table)
+    pairs = [(name, queries) for name in options.types for queries in options.queries]
+    lines = [["heads, of keys, numbers of each", *(f"{name}: {n}" for name, n in pairs)]]
+    for shape in SHAPES:
+        cells = list[str]()
+        for name, queries in pairs:
+            own, theirs = measured(TYPES[name], *shape, queries, options.cells)
+            cells.append(f"{theirs / own:.1f}")
+        lines.append([", ".join(map(str, shape)), *cells])
+    facts = {
+        **machine(),
+        "ggml": describe()["version"],
+        "our instructions": str(attention.instructions),
+        "cells": str(options.cells),
+        "date": str(datetime.date.today()),
+    }
+    written = page(facts, lines)
+    print(written)
+    if options.output:
+        write_between(options.output, "attention", written)
 
 
 def measured(

@@ -116,9 +116,13 @@ def _quantity(row: Row, values: Sequence[float]) -> str:
 
 def markdown(rows: Sequence[Row], about: Mapping[str, str]) -> str:
     """The machine and the versions, then the tables."""
+    return page(about, table(rows), table_outside(rows))
+
+
+def page(about: Mapping[str, str], *tables: Sequence[Sequence[str]]) -> str:
+    """Facts, then tables of a header and lines; without those that are empty."""
     facts = "".join(f"- {name}: {value}\n" for name, value in about.items())
-    tables = filter(None, (table(rows), table_outside(rows)))
-    return "\n".join([facts, *map(_markdown, tables)])
+    return "\n".join([facts, *map(_markdown, filter(None, tables))])
 
 
 def _markdown(lines: Sequence[Sequence[str]]) -> str:
