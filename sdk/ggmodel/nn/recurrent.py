@@ -25,7 +25,8 @@ _COLUMN = Reshape((-1, 1), (-1,))
 
 
 def _inner(hf: Mapping[str, Any]) -> int:
-    """Channels: as they are said, those of all heads, or a multiple of the width."""
+    """Channels: as they are said, those of all heads, or a multiple of the width. What models of
+    several kinds of layers call `intermediate_size` is the width of another."""
     keys = (
         ("mamba_n_heads", "mamba_num_heads", "num_heads"),
         ("mamba_d_head", "mamba_head_dim", "head_dim"),
@@ -34,6 +35,8 @@ def _inner(hf: Mapping[str, Any]) -> int:
     expanded, said = hf.get("mamba_expand", hf.get("expand", 2)), hf.get("mamba_d_ssm")
     if said is None and heads is not None and isinstance(size, int):
         said = heads * size
+    elif said is None and "mamba_expand" not in hf:
+        said = hf.get("intermediate_size")
     return int(expanded * hf["hidden_size"]) if said is None else said
 
 

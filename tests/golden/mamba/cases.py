@@ -64,10 +64,12 @@ CASES: dict[str, dict[str, Any]] = {
         use_bias=True,
         use_conv_bias=False,
     ),
-    # Falcon Mamba: norms of what a token selects, with an epsilon of their own.
+    # Falcon Mamba: norms of what a token selects, with an epsilon of their own; as it is published,
+    # an expansion that counts for nothing beside the number of channels.
     "falcon": mamba(
         architectures=["FalconMambaForCausalLM"],
         model_type="falcon_mamba",
+        expand=16,
         mixer_rms_eps=1e-2,
         num_hidden_layers=2,
         tie_word_embeddings=False,
