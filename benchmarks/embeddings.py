@@ -72,7 +72,7 @@ words = len(AutoTokenizer.from_pretrained(folder))
 sizes = dict(hidden_size=width, intermediate_size=4 * width, num_attention_heads=width // 64)
 if width < 768:
     sizes["num_attention_heads"] = width // 32
-BertModel(BertConfig(words, num_hidden_layers=layers, **sizes)).save_pretrained(out)
+BertModel(BertConfig(vocab_size=words, num_hidden_layers=layers, **sizes)).save_pretrained(out)
 """
 
 
