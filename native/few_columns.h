@@ -25,6 +25,14 @@ INLINE words bytes_of_bits(words x) {
     return ((x & 15) * 0x00204081) & 0x01010101;
 }
 
+/* Bits of words, which become bit 4 of each of their values. */
+INLINE void add_fifth_bits(words bits, words * to) {
+    for (int g = 0; g < 8; g++) {
+        words four = bits >> (g / 2 * 8) & (g % 2 ? 0xf0 : 0x0f); /* times four powers of two, none of which meet */
+        to[g] |= (four * (g % 2 ? 0x00204081 : 0x02040810)) & 0x10101010;
+    }
+}
+
 /* The values of block b of those that share scales. */
 INLINE void values_of(const uint8_t * rows, size_t stride, int number, int b, words * to) {
     words more[8];
@@ -41,10 +49,8 @@ INLINE void values_of(const uint8_t * rows, size_t stride, int number, int b, wo
         case GGML_TYPE_Q5_1: {
             int before = number == GGML_TYPE_Q5_0 ? 2 : 4;
             nibbles_at(rows + before + 4, stride, to);
-            words_at(rows + before, stride, more);
-            for (int g = 0; g < 8; g++) {
-                to[g] |= bytes_of_bits(more[0] >> (4 * g)) << 4;
-            }
+            words_at(rows, stride, more);
+            add_fifth_bits(before == 2 ? more[0] >> 16 | more[1] << 16 : more[1], to);
             break;
         }
         case Q1_0:
@@ -180,10 +186,14 @@ INLINE vec halves_of_powers(words x) {
 /* Scales and minima of the blocks that share them. */
 INLINE void scales_of(const uint8_t * rows, size_t stride, int number, int step, vec * scale,
                       vec * minimum) {
+    words first[4];
     switch (number) {
+        case GGML_TYPE_Q5_0:
+            words_at(rows, stride, first);
+            scale[0] = low_halves(first[0]);
+            break;
         case GGML_TYPE_Q8_0:
         case GGML_TYPE_Q4_0:
-        case GGML_TYPE_Q5_0:
         case GGML_TYPE_IQ4_NL:
         case Q2_0:
         case Q1_0:
@@ -195,8 +205,9 @@ INLINE void scales_of(const uint8_t * rows, size_t stride, int number, int step,
         case GGML_TYPE_MXFP4: scale[0] = halves_of_powers(shorts_at(rows, stride)); break;
         case GGML_TYPE_Q4_1:
         case GGML_TYPE_Q5_1:
-            scale[0] = halves_of(rows, stride);
-            minimum[0] = -halves_of(rows + 2, stride);
+            words_at(rows, stride, first);
+            scale[0] = low_halves(first[0]);
+            minimum[0] = -low_halves(first[0] >> 16);
             break;
         case GGML_TYPE_Q2_K: scales_of_q2_k(rows, stride, scale, minimum); break;
         case GGML_TYPE_Q3_K: scales_of_q3_k(rows, stride, scale); break;

@@ -9,8 +9,8 @@ INLINE __m256i shorts_of(const uint8_t * from, size_t step, int quads) {
         for (int i = 0; i < 4 && q < quads; i++, from += step) {
             memcpy(bits + i, from, 2);
         }
-        four[q] = _mm_insert_epi16(_mm_cvtsi32_si128(bits[0]), bits[1], 1);
-        four[q] = _mm_insert_epi16(_mm_insert_epi16(four[q], bits[2], 2), bits[3], 3);
+        uint64_t low = bits[0] | (uint32_t) bits[1] << 16, high = bits[2] | (uint32_t) bits[3] << 16;
+        four[q] = _mm_cvtsi64_si128((int64_t) (low | high << 32));
     }
     __m128i first = _mm_unpacklo_epi64(four[0], four[1]), second = _mm_unpacklo_epi64(four[2], four[3]);
     return _mm256_set_m128i(second, first);
