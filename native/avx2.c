@@ -199,14 +199,14 @@ static bool needs_signs(const struct type * type) {
 
 static kernel * kernel_of(const struct type * type, bool tiled) {
     (void) tiled;
-    static kernel * const kernels[2][2][2] = {KERNELS_OF(pairs), KERNELS_OF(signed)};
-    return kernels[needs_signs(type)][type->halves][type->minima];
+    static kernel * const kernels[2][2][2][2] = {KERNELS_OF(pairs), KERNELS_OF(signed)};
+    return kernels[needs_signs(type)][type->wide][type->halves][type->minima];
 }
 
 static kernel * dot_kernel_of(const struct type * type, bool tiled) {
     (void) tiled;
-    static kernel * const kernels[2][2] = KERNELS_OF(dot);
-    return kernels[type->halves][type->minima];
+    static kernel * const kernels[2][2][2] = KERNELS_OF(dot);
+    return kernels[type->wide][type->halves][type->minima];
 }
 
 static bool needs_none(const struct type * type) {
@@ -222,7 +222,7 @@ HIDDEN const struct family ggmodel_by_avx2 = {
     .kernel_of = kernel_of,
     .few_kernel_of = few_kernel_of,
     .signed_bytes = SIGNED_BYTES,
-    .quantize_column = quantize_column,
+    .quantize_columns = quantize_columns,
     .multiply_floats = multiply_floats,
     .round_column = round_column,
     .multiply_rounded = multiply_rounded,
@@ -237,7 +237,7 @@ HIDDEN const struct family ggmodel_by_avx_vnni = {
     .kernel_of = dot_kernel_of,
     .few_kernel_of = few_kernel_of,
     .signed_bytes = SIGNED_BYTES,
-    .quantize_column = quantize_column,
+    .quantize_columns = quantize_columns,
     .multiply_floats = multiply_floats,
     .round_column = round_column,
     .multiply_rounded = multiply_rounded,

@@ -100,40 +100,11 @@ INLINE ints dots(const words * values, const int8_t * x, int begin, int end, int
 #include "few_columns.h"
 #include "rounded.h"
 
-TARGET static void quantize_column(const float * from, int count, int j, struct columns * to) {
-    __m512 most = _mm512_setzero_ps();
-    for (int i = 0; i < 2 * count; i++) {
-        most = _mm512_max_ps(most, _mm512_abs_ps(_mm512_loadu_ps(from + 16 * i)));
-    }
-    bool wide = count > 1;
-    float largest = _mm512_reduce_max_ps(most), inverse = largest > 0 ? 127 / largest : 0;
-    float scale = !wide ? largest / 127 : largest > 0 ? 1 / inverse : 0;
-    for (int i = 0; i < count; i++, from += BLOCK, to++) {
-        __m512i a = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(from), _mm512_set1_ps(inverse)));
-        __m512i c = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(from + 16), _mm512_set1_ps(inverse)));
-        _mm_storeu_si128((__m128i *) to->values[j], _mm512_cvtsepi32_epi8(a));
-        _mm_storeu_si128((__m128i *) (to->values[j] + 16), _mm512_cvtsepi32_epi8(c));
-        int sums[2] = {_mm512_reduce_add_epi32(a), _mm512_reduce_add_epi32(c)};
-        to->start[0][j] = -sums[0];
-        to->start[1][j] = -sums[1];
-        if (wide) {
-            to->scale[j] = scale;
-            to->sum[0][j] = scale * sums[0];
-            to->sum[1][j] = scale * sums[1];
-        } else {
-            to->scale[j] = _cvtsh_ss(_cvtss_sh(scale, 0));
-            to->sum[0][j] = _cvtsh_ss(_cvtss_sh(scale * (sums[0] + sums[1]), 0));
-            to->sum[1][j] = 0;
-        }
-    }
-}
+#include "quantize.h"
 
 static kernel * kernel_of(const struct type * type, bool tiled) {
-    static kernel * const kernels[2][2][2] = {
-        {{multiply_32, multiply_32_minima}, {multiply_16, multiply_16_minima}},
-        {{tiles_32, tiles_32_minima}, {tiles_16, tiles_16_minima}},
-    };
-    return kernels[tiled][type->halves][type->minima];
+    static kernel * const kernels[2][2][2][2] = {KERNELS_OF(multiply), KERNELS_OF(tiles)};
+    return kernels[tiled][type->wide][type->halves][type->minima];
 }
 
 static bool needs_no_signs(const struct type * type) {
@@ -165,7 +136,7 @@ static void end_tiles(const struct tile_shapes * before) {
     .kernel_of = kernel_of,               \
     .few_kernel_of = few_kernel_of,       \
     .signed_bytes = SIGNED_BYTES,         \
-    .quantize_column = quantize_column,   \
+    .quantize_columns = quantize_columns, \
     .multiply_floats = multiply_floats,   \
     .round_column = round_column,         \
     .multiply_rounded = multiply_rounded, \

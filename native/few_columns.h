@@ -223,12 +223,13 @@ INLINE void multiply_few_columns(const struct ggml_tensor * w, int number, int b
     bool halves = number == GGML_TYPE_Q2_K || number == GGML_TYPE_Q3_K || number == GGML_TYPE_Q6_K;
     bool minima = number == GGML_TYPE_Q4_1 || number == GGML_TYPE_Q5_1 || number == GGML_TYPE_Q2_K ||
                   number == GGML_TYPE_Q4_K || number == GGML_TYPE_Q5_K;
+    bool wide = step == WIDE;
     int all = (int) w->ne[0] / BLOCK, each = halves ? 2 : 1;
     size_t stride = w->nb[1];
     for (int row = 0; row < TILE; row += VEC) {
         const uint8_t * rows = data + row * stride, * next = data + (TILE + row) * stride;
         const struct activations * at = x;
-        vec sums[FEW];
+        vec sums[FEW], parts[FEW], * to_sums = wide ? parts : sums;
         for (int j = 0; j < n; j++) {
             sums[j] = vec_of(0);
         }
@@ -240,6 +241,9 @@ INLINE void multiply_few_columns(const struct ggml_tensor * w, int number, int b
             }
             next += VEC * bytes;
             scales_of(rows, stride, number, step, scale, minimum);
+            for (int j = 0; j < n && wide; j++) {
+                parts[j] = vec_of(0);
+            }
 #pragma GCC unroll 8
             for (int i = 0; i < step; i++) {
                 words values[8];
@@ -249,13 +253,17 @@ INLINE void multiply_few_columns(const struct ggml_tensor * w, int number, int b
                     for (int h = 0; h < each; h++) {
                         int begin = 4 * h, end = halves ? begin + 4 : 8;
                         ints exact = dots(values, at->values, begin, end, most, minima ? 0 : at->start[h]);
-                        vec part = mul_vec(vec_of_ints(exact), vec_of(at->scale));
-                        sums[j] = fma_vec(part, scale[each * i + h], sums[j]);
+                        vec part = vec_of_ints(exact);
+                        part = wide ? part : mul_vec(part, vec_of(at->scale));
+                        to_sums[j] = fma_vec(part, scale[each * i + h], to_sums[j]);
                         if (minima) {
-                            sums[j] = fma_vec(minimum[each * i + h], vec_of(at->minus_sum[h]), sums[j]);
+                            to_sums[j] = fma_vec(minimum[each * i + h], vec_of(at->minus_sum[h]), to_sums[j]);
                         }
                     }
                 }
+            }
+            for (int j = 0; j < n && wide; j++) {
+                sums[j] = fma_vec(parts[j], vec_of((at - n + j)->scale), sums[j]);
             }
         }
         for (int j = 0; j < n; j++) {

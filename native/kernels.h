@@ -52,74 +52,122 @@ INLINE __mmask16 mask_of(int rows) {
     return (__mmask16) ((1 << rows) - 1);
 }
 
-/* The sums of TILE rows and a column so far, and those of a block or its half h: the order of all kernels. */
-INLINE __m512 add(__m512 sums, __m512i exact, const struct rows * w, const struct columns * x, int h, int column,
-                  bool halves, bool minima) {
-    __m512 part = _mm512_mul_ps(_mm512_cvtepi32_ps(exact), _mm512_set1_ps(x->scale[column]));
+/* What blocks of weights and activations have, known when a kernel is compiled: see struct type. */
+struct shape {
+    bool wide, halves, minima;
+};
+
+/* The sums of TILE rows and a column so far, and those of a block or its half h: the order of all kernels.
+   `sum` is that of activations. */
+INLINE __m512 add(__m512 sums, __m512i exact, const struct rows * w, int h, float scale, float sum, struct shape is) {
+    __m512 part = _mm512_cvtepi32_ps(exact);
+    if (!is.wide) {
+        part = _mm512_mul_ps(part, _mm512_set1_ps(scale));
+    }
     sums = _mm512_fmadd_ps(part, _mm512_loadu_ps(w->scale[h]), sums);
-    if (minima) {
-        float sum = x->sum[h][column] + (halves ? 0 : x->sum[1][column]);
+    if (is.minima) {
         sums = _mm512_fnmadd_ps(_mm512_loadu_ps(w->minimum[h]), _mm512_set1_ps(sum), sums);
     }
     return sums;
 }
 
+/* Numbers of a column's block, or of its half h: the second half's lie GROUP behind the whole's. */
+INLINE int start_of(const int32_t * whole, int h, struct shape is) {
+    return whole[is.halves ? h * GROUP : 0] - (is.halves && !h ? whole[GROUP] : 0);
+}
+
+INLINE float sum_of(const float * whole, int h, struct shape is) {
+    return whole[is.halves ? h * GROUP : 0] - (is.halves && !h ? whole[GROUP] : 0);
+}
+
+/* Adds a block of TILE rows and n columns, or its half h. */
+INLINE void multiply_part(const struct rows * w, const struct columns * x, int h, int first, int n, int zero,
+                          struct shape is, __m512 * sums) {
+    const int8_t * values = x->values[first];
+    const char * numbers = (const char *) (x->scale + first);
+    __asm__("" : "+r"(values), "+r"(numbers)); /* compilers would keep a pointer for each column */
+    const float * scale = (const float *) numbers, * sum = scale + (x->sum[0] - x->scale);
+    const int32_t * start = (const int32_t *) numbers + GROUP;
+    __m512i exact[8];
+    for (int j = 0; j < n; j++) {
+        exact[j] = is.minima ? _mm512_setzero_si512() : _mm512_set1_epi32(zero * start_of(start + j, h, is));
+    }
+    for (int g = is.halves ? 4 * h : 0; g < (is.halves ? 4 * h + 4 : 8); g++) {
+        __m512i weights = _mm512_loadu_si512(w->values[g]);
+        for (int j = 0; j < n; j++) {
+            int four;
+            memcpy(&four, values + BLOCK * j + 4 * g, 4);
+            exact[j] = _mm512_dpbusd_epi32(exact[j], weights, _mm512_set1_epi32(four));
+        }
+    }
+    for (int j = 0; j < n; j++) {
+        sums[j] = add(sums[j], exact[j], w, h, scale[j], is.minima ? sum_of(sum + j, h, is) : 0, is);
+    }
+}
+
+INLINE void multiply_block(const struct rows * w, const struct columns * x, int first, int n, int zero,
+                           struct shape is, __m512 * sums) {
+    multiply_part(w, x, 0, first, n, zero, is, sums);
+    if (is.halves) {
+        multiply_part(w, x, 1, first, n, zero, is, sums);
+    }
+}
+
 INLINE void multiply(const struct rows * w, const struct columns * x, int blocks, int first, int n, int zero,
-                     bool halves, bool minima, __m512 * sums) {
-    for (int b = 0; b < blocks; b++) {
-        for (int h = 0; h < (halves ? 2 : 1); h++) {
-            __m512i exact[8];
-            for (int j = 0; j < n; j++) {
-                int start = x[b].start[h][first + j];
-                start += halves ? 0 : x[b].start[1][first + j];
-                exact[j] = minima ? _mm512_setzero_si512() : _mm512_set1_epi32(zero * start);
-            }
-            for (int g = halves ? 4 * h : 0; g < (halves ? 4 * h + 4 : 8); g++) {
-                __m512i weights = _mm512_loadu_si512(w[b].values[g]);
-                for (int j = 0; j < n; j++) {
-                    int four;
-                    memcpy(&four, x[b].values[first + j] + 4 * g, 4);
-                    exact[j] = _mm512_dpbusd_epi32(exact[j], weights, _mm512_set1_epi32(four));
-                }
-            }
-            for (int j = 0; j < n; j++) {
-                sums[j] = add(sums[j], exact[j], w + b, x + b, h, first + j, halves, minima);
-            }
+                     struct shape is, __m512 * sums) {
+    for (int b = 0; b < blocks; b += is.wide ? WIDE : 1) {
+        if (!is.wide) {
+            multiply_block(w + b, x + b, first, n, zero, is, sums);
+            continue;
+        }
+        __m512 parts[8];
+        for (int j = 0; j < n; j++) {
+            parts[j] = _mm512_setzero_ps();
+        }
+        for (int i = 0; i < WIDE; i++) {
+            multiply_block(w + b + i, x + b + i, first, n, zero, is, parts);
+        }
+        for (int j = 0; j < n; j++) {
+            sums[j] = _mm512_fmadd_ps(parts[j], _mm512_set1_ps(x[b].scale[first + j]), sums[j]);
         }
     }
 }
 
 INLINE void multiply_n(const struct rows * w, const struct columns * x, int blocks, int first, int n, int zero,
-                       bool halves, bool minima, int rows, float * const * to, bool more) {
+                       struct shape is, int rows, float * const * to, bool more) {
     __m512 sums[8];
     for (int j = 0; j < n; j++) {
         sums[j] = more ? _mm512_maskz_loadu_ps(mask_of(rows), to[j]) : _mm512_setzero_ps();
     }
-    multiply(w, x, blocks, first, n, zero, halves, minima, sums);
+    multiply(w, x, blocks, first, n, zero, is, sums);
     for (int j = 0; j < n; j++) {
         _mm512_mask_storeu_ps(to[j], mask_of(rows), sums[j]);
     }
 }
 
-#define KERNEL(name, halves, minima)                                                                    \
-    TARGET static void name(const struct rows * w, const struct columns * x, int blocks, int first, int n, \
-                          const struct type * type, int rows, float * const * to, bool more) {          \
-        switch (n) {                                                                                    \
-            case 1: multiply_n(w, x, blocks, first, 1, type->zero, halves, minima, rows, to, more); break; \
-            case 2: multiply_n(w, x, blocks, first, 2, type->zero, halves, minima, rows, to, more); break; \
-            case 3: multiply_n(w, x, blocks, first, 3, type->zero, halves, minima, rows, to, more); break; \
-            case 4: multiply_n(w, x, blocks, first, 4, type->zero, halves, minima, rows, to, more); break; \
-            case 5: multiply_n(w, x, blocks, first, 5, type->zero, halves, minima, rows, to, more); break; \
-            case 6: multiply_n(w, x, blocks, first, 6, type->zero, halves, minima, rows, to, more); break; \
-            case 7: multiply_n(w, x, blocks, first, 7, type->zero, halves, minima, rows, to, more); break; \
-            default: multiply_n(w, x, blocks, first, 8, type->zero, halves, minima, rows, to, more);      \
-        }                                                                                               \
+#define KERNEL(name, ...)                                                                                       \
+    TARGET static void name(const struct rows * w, const struct columns * x, int blocks, int first, int n,      \
+                            const struct type * type, int rows, float * const * to, bool more) {                \
+        const struct shape is = {__VA_ARGS__};                                                                  \
+        switch (n) {                                                                                            \
+            case 1: multiply_n(w, x, blocks, first, 1, type->zero, is, rows, to, more); break;                  \
+            case 2: multiply_n(w, x, blocks, first, 2, type->zero, is, rows, to, more); break;                  \
+            case 3: multiply_n(w, x, blocks, first, 3, type->zero, is, rows, to, more); break;                  \
+            case 4: multiply_n(w, x, blocks, first, 4, type->zero, is, rows, to, more); break;                  \
+            case 5: multiply_n(w, x, blocks, first, 5, type->zero, is, rows, to, more); break;                  \
+            case 6: multiply_n(w, x, blocks, first, 6, type->zero, is, rows, to, more); break;                  \
+            case 7: multiply_n(w, x, blocks, first, 7, type->zero, is, rows, to, more); break;                  \
+            default: multiply_n(w, x, blocks, first, 8, type->zero, is, rows, to, more);                        \
+        }                                                                                                       \
     }
 
-KERNEL(multiply_32, false, false)
-KERNEL(multiply_32_minima, false, true)
-KERNEL(multiply_16, true, false)
-KERNEL(multiply_16_minima, true, true)
+KERNEL(multiply_32, false, false, false)
+KERNEL(multiply_32_minima, false, false, true)
+KERNEL(multiply_16, false, true, false)
+KERNEL(multiply_wide_32, true, false, false)
+KERNEL(multiply_wide_32_minima, true, false, true)
+KERNEL(multiply_wide_16, true, true, false)
+KERNEL(multiply_wide_16_minima, true, true, true)
 
 /* By tiles: 16 columns times TILE rows, whose exact sums pass through memory. */
 
@@ -153,26 +201,40 @@ INLINE void exact_sums(const struct rows * w, const struct columns * x, bool hal
 #define AHEAD 2 /* blocks: what a tile stores is read late */
 #define RING 4
 
-INLINE void multiply_by_tiles(const struct rows * w, const struct columns * x, int blocks, int n, bool halves,
-                              bool minima, int rows, float * const * to, bool more) {
-    __m512 sums[GROUP];
+/* Adds a block's exact sums, which tiles stored. */
+INLINE void add_stored(const struct rows * w, const struct columns * x, int32_t (*exact)[TILE], struct shape is,
+                       __m512 * sums) {
+    for (int h = 0; h < (is.halves ? 2 : 1); h++, exact += GROUP) {
+#pragma GCC unroll 16
+        for (int j = 0; j < GROUP; j++) {
+            float sum = is.minima ? sum_of(x->sum[0] + j, h, is) : 0;
+            sums[j] = add(sums[j], _mm512_load_si512(exact[j]), w, h, x->scale[j], sum, is);
+        }
+    }
+}
+
+INLINE void multiply_by_tiles(const struct rows * w, const struct columns * x, int blocks, int n, struct shape is,
+                              int rows, float * const * to, bool more) {
+    __m512 sums[GROUP], parts[GROUP];
     int32_t exact[RING][2 * GROUP][TILE] __attribute__((aligned(64)));
     for (int j = 0; j < GROUP; j++) {
         sums[j] = more && j < n ? _mm512_maskz_loadu_ps(mask_of(rows), to[j]) : _mm512_setzero_ps();
     }
     for (int b = 0; b < AHEAD && b < blocks; b++) {
-        exact_sums(w + b, x + b, halves, exact[b % RING]);
+        exact_sums(w + b, x + b, is.halves, exact[b % RING]);
     }
-    for (int b = 0; b < blocks; b++) {
-        if (b + AHEAD < blocks) {
-            exact_sums(w + b + AHEAD, x + b + AHEAD, halves, exact[(b + AHEAD) % RING]);
+    for (int begin = 0; begin < blocks; begin += is.wide ? WIDE : 1) {
+        for (int j = 0; j < GROUP && is.wide; j++) {
+            parts[j] = _mm512_setzero_ps();
         }
-        for (int h = 0; h < (halves ? 2 : 1); h++) {
-            int32_t (*at)[TILE] = exact[b % RING] + h * GROUP;
-#pragma GCC unroll 16
-            for (int j = 0; j < GROUP; j++) {
-                sums[j] = add(sums[j], _mm512_load_si512(at[j]), w + b, x + b, h, j, halves, minima);
+        for (int b = begin; b < begin + (is.wide ? WIDE : 1); b++) {
+            if (b + AHEAD < blocks) {
+                exact_sums(w + b + AHEAD, x + b + AHEAD, is.halves, exact[(b + AHEAD) % RING]);
             }
+            add_stored(w + b, x + b, exact[b % RING], is, is.wide ? parts : sums);
+        }
+        for (int j = 0; j < GROUP && is.wide; j++) {
+            sums[j] = _mm512_fmadd_ps(parts[j], _mm512_set1_ps(x[begin].scale[j]), sums[j]);
         }
     }
     for (int j = 0; j < GROUP; j++) {
@@ -182,13 +244,16 @@ INLINE void multiply_by_tiles(const struct rows * w, const struct columns * x, i
     }
 }
 
-#define BY_TILES(name, halves, minima)                                                                  \
-    TARGET static void name(const struct rows * w, const struct columns * x, int blocks, int first, int n, \
-                          const struct type * type, int rows, float * const * to, bool more) {          \
-        multiply_by_tiles(w, x, blocks, n, halves, minima, rows, to, more);                             \
+#define BY_TILES(name, ...)                                                                                     \
+    TARGET static void name(const struct rows * w, const struct columns * x, int blocks, int first, int n,      \
+                            const struct type * type, int rows, float * const * to, bool more) {                \
+        multiply_by_tiles(w, x, blocks, n, (struct shape) {__VA_ARGS__}, rows, to, more);                       \
     }
 
-BY_TILES(tiles_32, false, false)
-BY_TILES(tiles_32_minima, false, true)
-BY_TILES(tiles_16, true, false)
-BY_TILES(tiles_16_minima, true, true)
+BY_TILES(tiles_32, false, false, false)
+BY_TILES(tiles_32_minima, false, false, true)
+BY_TILES(tiles_16, false, true, false)
+BY_TILES(tiles_wide_32, true, false, false)
+BY_TILES(tiles_wide_32_minima, true, false, true)
+BY_TILES(tiles_wide_16, true, true, false)
+BY_TILES(tiles_wide_16_minima, true, true, true)

@@ -72,8 +72,8 @@ PLAIN_KERNELS(dot, SIGNED)
 
 static kernel * kernel_of(const struct type * type, bool tiled) {
     (void) tiled;
-    static kernel * const kernels[2][2] = KERNELS_OF(dot);
-    return kernels[type->halves][type->minima];
+    static kernel * const kernels[2][2][2] = KERNELS_OF(dot);
+    return kernels[type->wide][type->halves][type->minima];
 }
 
 static bool needs_signs(const struct type * type) {
@@ -87,7 +87,7 @@ HIDDEN const struct family ggmodel_by_neon = {
     .signs = needs_signs,
     .interleave = interleave,
     .kernel_of = kernel_of,
-    .quantize_column = quantize_column,
+    .quantize_columns = quantize_columns,
     .multiply_floats = multiply_floats,
     .finish = finish,
 };

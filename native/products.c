@@ -8,6 +8,12 @@
        sum = fma(float(exact sum of a block) * activation scale, weight scale, sum)
        sum = fma(-minimum, activation scale * sum of activations, sum)    where there are minima
 
+   or, where WIDE blocks of activations share a scale, for all of them from a part of zero
+
+       part = fma(float(exact sum of a block), weight scale, part)
+       part = fma(-minimum, sum of activations, part)
+       sum = fma(part, activation scale, sum)
+
    so that it has the same bits whatever the number of columns and threads, and the instructions. */
 
 #include "products.h"
@@ -86,9 +92,9 @@ static void pack_columns(const struct columns * x, int blocks, int count, const 
         for (int j = 0; j < count; j++, to++) {
             memcpy(to->values, x->values[j], BLOCK);
             to->scale = x->scale[j];
-            to->minus_sum[0] = -(x->sum[0][j] + (type->halves ? 0 : x->sum[1][j]));
+            to->minus_sum[0] = -(x->sum[0][j] - (type->halves ? x->sum[1][j] : 0));
             to->minus_sum[1] = -x->sum[1][j];
-            to->start[0] = zero * (x->start[0][j] + (type->halves ? 0 : x->start[1][j]));
+            to->start[0] = zero * (x->start[0][j] - (type->halves ? x->start[1][j] : 0));
             to->start[1] = zero * x->start[1][j];
         }
     }
@@ -300,21 +306,23 @@ HIDDEN void ggmodel_quantize(struct ggml_tensor * dst, int ith, int nth, void * 
     for (int part = part_of(parts, ith, nth); part < part_of(parts, ith + 1, nth); part++) {
         int group = part / blocks, b = part % blocks * together;
         struct columns * to = (struct columns *) dst->data + (size_t) part * together;
-        for (int j = 0; j < GROUP; j++) {
-            int64_t column = group * GROUP + j;
-            column = column < n && order ? order[column] : column < n ? column : -1;
-            if (column < 0) { /* only tiles read it, too */
-                for (int i = 0; i < together && ggmodel_family->begin_tiles; i++) {
-                    memset(to[i].values[j], 0, BLOCK);
-                    to[i].scale[j] = to[i].sum[0][j] = to[i].sum[1][j] = 0;
-                    to[i].start[0][j] = to[i].start[1][j] = 0;
-                }
-                continue;
-            }
+        const float * from[GROUP];
+        int32_t numbers[GROUP];
+        int some = columns_of(order, group, n, numbers);
+        for (int j = 0; j < some; j++) {
+            int64_t column = numbers[j];
             if (ids) {
                 column = column / used * x->ne[1] + column % used % x->ne[1];
             }
-            ggmodel_family->quantize_column((const float *) x->data + column * x->ne[0] + b * BLOCK, together, j, to);
+            from[j] = (const float *) x->data + column * x->ne[0] + b * BLOCK;
+        }
+        ggmodel_family->quantize_columns(from, some, together, to);
+        for (int i = 0; i < together && ggmodel_family->begin_tiles; i++) { /* only tiles read the others, too */
+            for (int j = some; j < GROUP; j++) {
+                memset(to[i].values[j], 0, BLOCK);
+                to[i].scale[j] = to[i].sum[0][j] = to[i].sum[1][j] = 0;
+                to[i].start[0][j] = to[i].start[1][j] = 0;
+            }
         }
     }
 }

@@ -26,6 +26,7 @@
 #define BLOCKS (DEPTH / BLOCK)
 #define LINE   512 /* values that are unpacked at once, of TILE rows */
 #define QUAD   (4 * BLOCK)
+#define WIDE     8  /* blocks of activations with one scale, for weights of which 256 share one */
 #define FEW      8 /* columns, at most, that are multiplied without a panel */
 #define STREAM 4096 /* bytes that are fetched ahead */
 #define ALIGNMENT 64
@@ -34,8 +35,8 @@
 struct columns {
     int8_t  values[GROUP][BLOCK];
     float   scale[GROUP];
-    int32_t start[2][GROUP]; /* minus the sum of each half: exact sums begin at a type's zero times this */
-    float   sum[2][GROUP];   /* of each half, scaled */
+    int32_t start[2][GROUP]; /* minus the sum, and that of the second half: exact sums begin at it times a zero */
+    float   sum[2][GROUP];   /* likewise, scaled unless blocks share a scale */
 };
 
 /* TILE rows of one block of weights. */
@@ -71,6 +72,7 @@ struct type {
     enum order order;    /* of AVX-512; all others leave values in order */
     int zero;            /* 0 where there are minima */
     int most;            /* the largest byte */
+    bool wide;           /* 256 values share a scale, and so do WIDE blocks of activations */
     bool halves, minima; /* a scale for 16 values; minima */
 };
 
@@ -131,9 +133,9 @@ struct family {
     kernel * (*kernel_of)(const struct type * type, bool tiled);
     few_kernel * (*few_kernel_of)(const struct type * type); /* NULL, or gives NULL, where panels serve few columns */
     bool signed_bytes; /* few kernels want bytes above 127 with a sign, less a type's zero */
-    /* `count` blocks of column j, with one scale: as ggml quantises them for dot products with weights of
-       blocks of 32 values (Q8_0 and Q8_1, whose scales and sums are F16) and of 256 (Q8_K). */
-    void (*quantize_column)(const float * from, int count, int j, struct columns * to);
+    /* `count` blocks of the first n columns of a group, with one scale each: as ggml quantises them for dot products
+       with weights of blocks of 32 values (Q8_0 and Q8_1, whose scales and sums are F16) and of 256 (Q8_K). */
+    void (*quantize_columns)(const float * const * from, int n, int count, struct columns * to);
     void (*multiply_floats)(const struct floats * of);
     /* The same of rounded columns, and `blocks` of a column as such: see rounded.h; or NULL. */
     void (*multiply_rounded)(const struct floats * of);
@@ -161,6 +163,12 @@ COMMON void end_rows(const struct ending * ending, float * at, int row, int rows
         of.residual = of.residual ? of.residual + (at - ending->to) : NULL;
         ggmodel_family->finish(at, &of, ending->activation, rows, at);
     }
+}
+
+/* A family's kernels of one kind, by whether they are wide, have halves, and have minima: no narrow type has both. */
+#define KERNELS_OF(name) {                                          \
+    {{name##_32, name##_32_minima}, {name##_16, NULL}},             \
+    {{name##_wide_32, name##_wide_32_minima}, {name##_wide_16, name##_wide_16_minima}}, \
 }
 
 /* Byte 0 or 16 of block b. */
