@@ -16,7 +16,7 @@ import ggmodel
 from ggmodel.convert.quantize import decode, encode
 from ggmodel.convert.quantize import quantize as by_type
 from ggmodel.errors import ConfigError, FormatError, PromptError, WriteError
-from ggmodel.gguf_file import DType, TensorSource, open_gguf
+from ggmodel.gguf_file import DType, MemorySource, TensorSource, open_gguf
 from ggmodel.workbench.compare import compare
 from ggmodel.workbench.mixture import (
     Mixture,
@@ -136,6 +136,15 @@ def test_a_recipe_that_does_not_suit(made: tuple[Path, Mixture], model_file: Pat
         with open_gguf(model_file) as other, pytest.raises(ConfigError, match="another model"):
             quantize(other, tmp_path / "a.gguf", TEXT, recipe=recipe)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_recipe_that_is_damaged():
+    whole = Mixture({"a": DType.Q8_0}, {"a": 0.5}, 5.0, "digest")
+    assert Mixture.read(MemorySource(whole.metadata(), {})) == whole
+    for types in ("{", "[]", "3", '{"a": "Q9_Z"}', '{"a": 3}', "[" * 100_000):
+        source = MemorySource({**whole.metadata(), "ggmodel.mixture.types": types}, {})
+        with pytest.raises(FormatError, match="no recipe of types"):
+            Mixture.read(source)
 
 
 @pytest.fixture(scope="module")

@@ -103,7 +103,7 @@ class Mixture:
             named = {str(n): DType.parse(t) for n, t in json.loads(types).items()}
             known = {str(n): float(v) for n, v in json.loads(losses).items()}
             return cls(named, known, float(bits), str(text))
-        except (KeyError, ValueError, TypeError, AttributeError, ConfigError):
+        except (KeyError, ValueError, TypeError, AttributeError, RecursionError, ConfigError):
             raise missing from None
 
 
