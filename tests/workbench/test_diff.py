@@ -22,7 +22,7 @@ from ggmodel.model import PermuteRope, Pixels, find
 from ggmodel.nn import layers
 from ggmodel.workbench import golden
 from ggmodel.workbench.activations import errors
-from ggmodel.workbench.diff import diff
+from ggmodel.workbench.diff import diff, types_of
 from ggmodel.workbench.diff.inputs import fitting_context, placeholder_of, same_tokens
 from ggmodel.workbench.diff.preparation import _same_data, same_item
 from ggmodel.workbench.diff.report import (
@@ -36,6 +36,7 @@ from ggmodel.workbench.diff.report import (
 from tests.faults.source import MODELS, spelled
 from tests.golden.files import HERE as GOLDENS
 from tests.golden.gemma3 import cases as gemma3
+from tests.golden.text import golden_of
 from tests.workbench.saved import CASES, saved, source_of
 
 ROOT = Path(ggmodel.__file__).parent / "models"
@@ -612,3 +613,8 @@ def test_a_fault_is_found_among_rounded_weights(fault: str, dtype: DType, tmp_pa
 def weight_of(source: MemorySource, name: str) -> np.ndarray:
     info = source.tensors[name]
     return np.frombuffer(source.data(name), np.float32).reshape(info.shape[::-1])
+
+
+def test_tables_of_indices_round_nothing():
+    with ggmodel.load(golden.source_of(golden_of("deepseek4/published"))) as model:
+        assert types_of(model.model) == {DType.F32}

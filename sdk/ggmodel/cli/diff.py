@@ -78,10 +78,10 @@ def diff(
     there is one.
     """
     from ..gguf_file import DType
-    from ..model.walk import tensors
     from ..storage import check_target, write_text
     from ..workbench.activations import Activations, same_prompt
     from ..workbench.diff import diff as compare
+    from ..workbench.diff import types_of
     from ..workbench.diff.report import page
 
     if reference is not None:
@@ -98,7 +98,7 @@ def diff(
         if saved is None:
             if folder is None:
                 raise ConfigError("give HF_DIR, or --reference with activations saved before")
-            types = {DType.F32} | {w.dtype for w in tensors(model.model) if w.dim(1) > 1}
+            types = {DType.F32} | types_of(model.model)
             if save_reference is not None:
                 types |= {DType.F16, DType.BF16, DType.Q8_0}  # for other files
             saved, differs = _run(model, folder, text, item.one(tokens), types)

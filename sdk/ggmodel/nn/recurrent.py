@@ -25,8 +25,8 @@ _COLUMN = Reshape((-1, 1), (-1,))
 
 
 def _inner(hf: Mapping[str, Any]) -> int:
-    """Channels: as they are said, those of all heads, or a multiple of the width. What models of
-    several kinds of layers call `intermediate_size` is the width of another."""
+    """Channels: as they are said, those of all heads, or a multiple of the width. Models of
+    several kinds of layers say the width of others by `intermediate_size`."""
     keys = (
         ("mamba_n_heads", "mamba_num_heads", "num_heads"),
         ("mamba_d_head", "mamba_head_dim", "head_dim"),

@@ -18,7 +18,7 @@ from ...errors import ArchitectureError, ConfigError, LoadError
 from ...gguf_file import DType
 from ...ml.node import Node
 from ...ml.tensor import to_float32
-from ...model import find_hf
+from ...model import Module, find_hf
 from ...model.walk import Instance, instances, tensors
 from ...runner import LoadedModel
 from ..activations import EXACT, Activations, errors, laid_out
@@ -181,6 +181,11 @@ def _decoded(
     return next(wrong, each[-1] if each else [])
 
 
+def types_of(module: Module) -> set[DType]:
+    """The types of matrices that a module rounds numbers to: tables of indices are none."""
+    return {w.dtype for w in tensors(module) if w.dim(1) > 1} - {DType.I32}
+
+
 def need_same_kind(model: LoadedModel, config: dict, what: str) -> None:
     """Raises `LoadError` unless a config names the model's architecture."""
     mine = type(model.model).hf_architectures
@@ -276,7 +281,7 @@ class _Comparing:
         inside = Counter(kind for kind, scope in gelus if f"{scope}.".startswith(around))
         row = ModuleDiff(place.path, name, type(place.module).__name__, token=self.token)
         by_erf, by_tanh = self.reference.gelus.get(name or "", (0, 0))
-        self._types |= {w.dtype for w in tensors(place.module) if w.dim(1) > 1}
+        self._types |= types_of(place.module)
         row.bound = self.reference.bound(name or "", self._types, self.token is not None)
         if inside["tanh"] and by_erf and not by_tanh:
             self._others[row] = "its GELU is by tanh, the reference's by the error function"
