@@ -280,8 +280,9 @@ def main() -> None:
         done, rows, wrong = done + given.each, rows + compared, wrong + bad
         if bad:
             print(f"{name}, seed {seed}: {bad} of {compared} rows differ", flush=True)
-        if done // given.each % 20 == 0:
-            print(f"{done} schedules, {time.monotonic() - began:.0f} s", flush=True)
+        if done // given.each % 4 == 0:
+            seconds = time.monotonic() - began
+            print(f"{done} schedules, {rows} rows, {wrong} differ, {seconds:.0f} s", flush=True)
     print(
         f"{done} schedules, {rows} rows of logits, {wrong} differ, {time.monotonic() - began:.0f} s"
     )
