@@ -170,11 +170,11 @@ def compare(options: argparse.Namespace) -> None:
     """Measures missing pairs, and shows all."""
     ours, peer = sides(options)
     groups = groups_of(peer, options.rows, options.quick)
-    (version, ggml, build, package), others = ours.about(), peer.ggml()
+    (version, ggml, build, package, module), others = ours.about(), peer.ggml()
     setting = {
         **machine(),
         "threads": str(options.threads),
-        "ggmodel": f"{version}, source {digest_of_source(package)}",
+        "ggmodel": f"{version}, source {digest_of_source(package)}, module {digest_of([module])}",
         "ggml": f"{ggml}, build {build}",
         "ggml of the peer": f"{others}, build {peer.build()}",
         "our options": options.our_args,
@@ -241,7 +241,7 @@ def digest_of_source(package: Path = SDK / "ggmodel") -> str:
         Path(folder, name)
         for folder, _, names in os.walk(package, followlinks=True)  # models and native are links
         for name in names
-        if name.endswith((".py", ".c"))
+        if name.endswith((".py", ".c", ".h"))
     ]
     return digest_of(
         path
@@ -266,15 +266,28 @@ def show(results: Results, keys: list[str], options: argparse.Namespace, same: b
             "command": f"`python benchmarks/compare.py {said(options.said)}`",
             "date": datetime.date.today().isoformat(),
         }
-        marker = options.marker or ("compare, same ggml" if same else "compare, other ggml")
+        marker = options.marker or marker_of(options.peer, same)
         write_between(options.output, marker, markdown(list(rows_of(results.pairs)), about))
+
+
+def marker_of(peer: Path, same: bool) -> str:
+    """The name of the table in a document.
+
+    Args:
+        same: whether both sides have the same ggml.
+    """
+    if peer == OURSELVES:
+        return "compare, ggmodel"
+    return "compare, same ggml" if same else "compare, other ggml"
 
 
 def said(arguments: list[str]) -> str:
     """The arguments without the paths of this machine."""
     paths = {"--peer", "--models", "--ggml", "--python", "--results", "--output"}
     pairs = zip(["", *arguments], arguments, strict=False)
-    return " ".join("…" if before in paths else shlex.quote(x) for before, x in pairs)
+    return " ".join(
+        "…" if before in paths and x != str(OURSELVES) else shlex.quote(x) for before, x in pairs
+    )
 
 
 def _at_least_one(text: str) -> int:

@@ -36,14 +36,15 @@ PROGRAMS = {
 _SETTLED = 0.025  # seconds before the first token in which memory is sampled
 _TICK = os.sysconf("SC_CLK_TCK")
 
-# The versions of ggml and ggmodel, and the folders of ggml's libraries and of ggmodel.
+# The versions of ggml and ggmodel, the folders of ggml's libraries and of ggmodel, the module.
 _ABOUT = """
 import os
 import ggmodel
 from ggmodel import native
 from ggmodel.native import install
 folders = install.find().libraries, os.path.dirname(ggmodel.__file__)
-print(native.version, ggmodel.__version__, *folders, sep="\\n")
+module = native.describe()["module"]
+print(native.version, ggmodel.__version__, *folders, module, sep="\\n")
 """
 
 # Loading and the first token, after everything is imported.
@@ -259,12 +260,13 @@ class Ours(Side):
         found = {row["test"]: row["tokens_per_second"] for row in rows}
         return found | {name: value for name, value in outside.items() if value is not None}
 
-    def about(self) -> tuple[str, str, str, Path]:
-        """The versions of ggmodel and of ggml, a digest of ggml's libraries, ggmodel's folder."""
+    def about(self) -> tuple[str, str, str, Path, Path]:
+        """The versions of ggmodel and of ggml, a digest of ggml's libraries; ggmodel's folder, and
+        its compiled module."""
         output = run([self._python, "-c", _ABOUT], self.env).output
-        ggml, version, libraries, package = output.splitlines()
+        ggml, version, libraries, package, module = output.splitlines()
         build = digest_of(sorted(Path(libraries).glob("libggml*.so")))
-        return version, ggml, build, Path(package)
+        return version, ggml, build, Path(package), Path(module)
 
     @property
     def _python(self) -> str:

@@ -390,6 +390,7 @@ def package(tmp_path: Path) -> Path:
         (folder / "bench.py").write_text("1")
         (folder / "other.py").write_text("1")
     (behind / "shim.c").write_text("1")
+    (package / "native").mkdir()
     (package / "models").symlink_to("../models")
     return package
 
@@ -401,6 +402,7 @@ def package(tmp_path: Path) -> Path:
         ("models/llama4/other.py", True),
         ("models/shim.c", True),
         ("models/new.py", True),
+        ("native/new.h", True),
         ("workbench/bench.py", True),
         ("workbench/other.py", False),
         ("nn/other.pyc", False),
@@ -418,7 +420,8 @@ def test_our_models_and_binding_are_behind_links(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(compare, "digest_of", read.extend)
     compare.digest_of_source()
     names = {path.relative_to(SDK / "ggmodel").as_posix() for path in read}
-    assert {"models/llama/model.py", "native/shim.c", "native/loader.py", "nn/rope.py"} <= names
+    native_files = {f"native/{name}" for name in ("shim.c", "kernels.h", "loader.py")}
+    assert {"models/llama/model.py", "nn/rope.py", *native_files} <= names
 
 
 def test_two_builds_of_a_version_differ(tmp_path: Path):
@@ -466,11 +469,18 @@ def test_our_side_is_that_of_this_repository_or_installed():
 @pytest.mark.usefixtures("quiet")
 def test_our_modes_beside_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(compare, "RETRIES", 0)
-    results = tmp_path / "r.json"
+    results, document = tmp_path / "r.json", tmp_path / "doc.md"
+    write_between(document, "compare, same ggml", "measured\n")
     compare.main([*stories(Path("ggmodel"), tmp_path), "--pairs", "1", "--threads", "1",
-                  "--our-args=--deterministic", "--rows", "speed"])  # fmt: skip
+                  "--our-args=--deterministic", "--rows", "speed",
+                  "--output", str(document)])  # fmt: skip
+    before, _, table = document.read_text().partition("<!-- compare, ggmodel: begin -->\n")
+    assert "\nmeasured\n" in before
+    assert "compare.py --peer ggmodel --models … " in table
     kept = json.loads(results.read_text())
     assert kept["setting"]["our options"] == "--deterministic"
+    module = compare_sides.digest_of([Path(native.describe()["module"])])
+    assert kept["setting"]["ggmodel"].endswith(f", module {module}")
     (pair,) = kept["pairs"]["stories speed"]
     assert pair["ours"].keys() == pair["peer"].keys() >= {"pp512", "tg64"}
     assert [row.name for row in compare.rows_of(kept["pairs"])] == ["pp512", "tg64"]
