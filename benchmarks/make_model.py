@@ -21,15 +21,22 @@ import argparse
 import math
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.vocabularies import add_vocabulary
+
+from ggmodel.gguf_file import DType
 from ggmodel.native import ffi, lib
 from ggmodel.nn.rope import llama3_factors
 
@@ -37,24 +44,24 @@ POOL = 1 << 24
 BLOCK = 256  # the largest of any type
 DEVIATION = 0.02
 ALIGNMENT = 32
-NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6  # kinds of tokens
 
-Type = gguf.GGMLQuantizationType
 TYPES = (
     "f32 f16 bf16 q8_0 q6_K q5_K q5_1 q5_0 q4_K_M q4_K q4_1 q4_0 q3_K q2_K mxfp4 iq4_NL iq4_XS "
-    "iq3_S iq3_XXS iq2_S iq2_XS iq2_XXS iq1_M iq1_S tq2_0 tq1_0"
+    "iq3_S iq3_XXS iq2_S iq2_XS iq2_XXS iq1_M iq1_S tq2_0 tq1_0 nvfp4 q2_0 q1_0"
 ).split()
 # For rows that a type's blocks do not divide.
 _SMALLER = {
-    Type.Q2_K: Type.Q4_0,
-    Type.Q3_K: Type.Q4_0,
-    Type.Q4_K: Type.Q5_0,
-    Type.Q5_K: Type.Q5_1,
-    Type.Q6_K: Type.Q8_0,
-    Type.TQ1_0: Type.Q4_0,
-    Type.TQ2_0: Type.Q4_0,
-    **{Type[name]: Type.IQ4_NL for name in ("IQ4_XS", "IQ3_S", "IQ3_XXS", "IQ2_S", "IQ2_XS")},
-    **{Type[name]: Type.IQ4_NL for name in ("IQ2_XXS", "IQ1_M", "IQ1_S")},
+    DType.Q2_K: DType.Q4_0,
+    DType.Q3_K: DType.Q4_0,
+    DType.Q4_K: DType.Q5_0,
+    DType.Q5_K: DType.Q5_1,
+    DType.Q6_K: DType.Q8_0,
+    DType.TQ1_0: DType.Q4_0,
+    DType.TQ2_0: DType.Q4_0,
+    DType.Q1_0: DType.Q4_0,
+    DType.Q2_0: DType.Q4_0,
+    **{DType[name]: DType.IQ4_NL for name in ("IQ4_XS", "IQ3_S", "IQ3_XXS", "IQ2_S", "IQ2_XS")},
+    **{DType[name]: DType.IQ4_NL for name in ("IQ2_XXS", "IQ1_M", "IQ1_S")},
 }
 
 
@@ -211,109 +218,34 @@ def _with_experts(shape: Shape, usual: dict[str, tuple[int, ...]]) -> dict[str, 
 
 def type_of(
     name: str, ne: tuple[int, ...], wanted: str, layers: int, output: str = "token_embd.weight"
-) -> Type:
+) -> DType:
     """The type that stores a tensor.
 
     Args:
         output: the tensor that gives logits.
     """
-    kind = Type.Q4_K if wanted == "q4_K_M" else Type[wanted.upper()]
+    kind = DType.Q4_K if wanted == "q4_K_M" else DType[wanted.upper()]
     if len(ne) == 1 or "conv1d" in name or "gate_inp" in name:
-        return Type.F32
-    quantised = kind not in (Type.F32, Type.F16, Type.BF16)
-    if name == output and quantised and kind is not Type.Q8_0:
-        kind = Type.Q6_K
+        return DType.F32
+    quantised = kind not in (DType.F32, DType.F16, DType.BF16)
+    if name == output and quantised and kind is not DType.Q8_0:
+        kind = DType.Q6_K
     elif wanted == "q4_K_M" and re.search(r"\.(attn_v|ffn_down(_exps)?)\.weight$", name):
         layer, eighth = int(name.split(".")[1]), layers // 8
         if layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2:
-            kind = Type.Q6_K
-    if ne[0] % gguf.GGML_QUANT_SIZES[kind][0]:
-        kind = _SMALLER.get(kind, Type.F16)
+            kind = DType.Q6_K
+    if ne[0] % kind.block_size:
+        kind = _SMALLER.get(kind, DType.F16)
     return kind
-
-
-# vocabularies
-
-
-def words(first: list[str], letters: list[str], count: int) -> tuple[list[str], list[str]]:
-    """Different tokens, each one of `first` or an earlier token and a letter, and the merges "left
-    right" that make them."""
-    tokens, merges = list(first), []
-    for token in tokens:  # which grows
-        for letter in letters:
-            if len(tokens) >= count:
-                return tokens[:count], merges
-            tokens.append(token + letter)
-            merges.append(f"{token} {letter}")
-    return tokens[:count], merges
-
-
-def add_vocabulary(writer: gguf.GGUFWriter, shape: Shape) -> None:
-    """A made-up vocabulary of the right kind and size."""
-    letters = [chr(c) for c in range(ord("a"), ord("z") + 1)]
-    if shape.pre:
-        _add_bpe(writer, shape, letters)
-    else:
-        _add_spm(writer, shape, letters)
-
-
-def _add_bpe(writer: gguf.GGUFWriter, shape: Shape, letters: list[str]) -> None:
-    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]  # bytes that stand for themselves
-    odd = [256 + i for i in range(256 - len(plain))]
-    base = [chr(c) for c in plain + odd]
-    seeds = ["\u0120", *letters]  # a space, and letters
-    count = shape.vocabulary - shape.special - len(base) + len(seeds)
-    made, merges = words(seeds, letters, count)
-    ordinary = base + made[len(seeds) :]
-    special = [f"<|special_{i}|>" for i in range(shape.special)]
-    llama3 = shape.pre == "llama-bpe"  # its special tokens come last
-    tokens = ordinary + special if llama3 else special + ordinary
-    first = len(ordinary) if llama3 else 0
-    names = ("<|begin_of_text|>", "<|end_of_text|>") if llama3 else ("<|im_start|>", "<|im_end|>")
-    tokens[first : first + 2] = names
-    kinds = [NORMAL] * len(tokens)
-    kinds[first : first + len(special)] = [CONTROL] * len(special)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(shape.pre)
-    writer.add_token_list(tokens)
-    writer.add_token_types(kinds)
-    writer.add_token_merges(merges)
-    writer.add_bos_token_id(first)
-    writer.add_eos_token_id(first + 1)
-    writer.add_add_bos_token(llama3)
-
-
-def _add_spm(writer: gguf.GGUFWriter, shape: Shape, letters: list[str]) -> None:
-    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>"]
-    special = special[: shape.special]
-    single = [f"<0x{i:02X}>" for i in range(256)]
-    seeds = ["\u2581", *letters, *(chr(c) for c in range(33, 127) if not chr(c).islower())]
-    made, _ = words(seeds, letters, shape.vocabulary - len(special) - len(single))
-    kinds = [CONTROL] * len(special) + [BYTE] * len(single) + [NORMAL] * len(made)
-    kinds[3] = UNKNOWN
-    writer.add_tokenizer_model("llama")
-    writer.add_tokenizer_pre("default")
-    writer.add_token_list([*special, *single, *made])
-    writer.add_token_types(kinds)
-    writer.add_token_scores(
-        [0.0] * (len(special) + len(single)) + [-float(i) for i in range(len(made))]
-    )
-    writer.add_bos_token_id(2)
-    writer.add_eos_token_id(1)
-    writer.add_unk_token_id(3)
-    writer.add_pad_token_id(0)
-    writer.add_add_bos_token(True)
-    writer.add_add_space_prefix(False)
 
 
 # the file
 
 
-def quantise(values: np.ndarray, kind: Type) -> np.ndarray:
+def quantise(values: np.ndarray, kind: DType) -> np.ndarray:
     """float32 [rows, n] as bytes, uint8 [rows, bytes of a row], by ggml."""
     rows, n = values.shape
-    block, size = gguf.GGML_QUANT_SIZES[kind]
-    out = np.empty((rows, n // block * size), np.uint8)
+    out = np.empty((rows, kind.row_size(n)), np.uint8)
     source, target = ffi.from_buffer("float[]", values), ffi.from_buffer(out)
     even = np.ones(n, np.float32)  # types of two bits and less weigh the columns
     importance = ffi.from_buffer("float[]", even)
@@ -329,15 +261,14 @@ class Pool:
     def __init__(self, size: int, seed: int, deviation: float = DEVIATION):
         numbers = np.random.default_rng(seed).standard_normal(size, np.float32)
         self._numbers = numbers * np.float32(deviation)
-        self._bytes: dict[Type, np.ndarray] = {}
+        self._bytes: dict[DType, np.ndarray] = {}
         self._next = 0
 
-    def matrix(self, kind: Type, ne: tuple[int, ...]) -> Iterator[memoryview]:
+    def matrix(self, kind: DType, ne: tuple[int, ...]) -> Iterator[memoryview]:
         """The bytes of a matrix [n, rows], or of several, piece by piece."""
-        block, size = gguf.GGML_QUANT_SIZES[kind]
         if kind not in self._bytes:
             self._bytes[kind] = quantise(self._numbers.reshape(-1, BLOCK), kind).reshape(-1)
-        left, row = math.prod(ne[1:]), ne[0] // block * size
+        left, row = math.prod(ne[1:]), kind.row_size(ne[0])
         pool = self._bytes[kind]
         pool = pool[: len(pool) // row * row].reshape(-1, row)
         begin = self._next = (self._next + 1009) % len(pool)  # matrices differ
@@ -412,7 +343,7 @@ def make(
 
 
 def _values(
-    rows: Pool, shape: Shape, name: str, kind: Type, ne: tuple[int, ...]
+    rows: Pool, shape: Shape, name: str, kind: DType, ne: tuple[int, ...]
 ) -> Iterator[bytes | memoryview]:
     if name == "rope_freqs.weight":
         hf = {"head_dim": ne[0] * 2, "rope_theta": shape.rope_base, "rope_scaling": ROPE_SCALING}
@@ -428,22 +359,19 @@ def _values(
 
 
 def _write_header(
-    path: Path, name: str, shape: Shape, stored: dict[str, tuple[Type, tuple[int, ...]]]
+    path: Path, name: str, shape: Shape, stored: dict[str, tuple[DType, tuple[int, ...]]]
 ) -> int:
     """Writes all but the tensors' bytes; returns how many these are."""
     writer = gguf.GGUFWriter(path, shape.architecture)
     add_metadata(writer, name, shape)
-    add_vocabulary(writer, shape)
+    add_vocabulary(writer, shape.pre, shape.vocabulary, shape.special)
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     total = 0
     for tensor, (kind, ne) in stored.items():
-        block, size = gguf.GGML_QUANT_SIZES[kind]
-        row = ne[0] // block * size
-        nbytes = row * int(np.prod(ne[1:], dtype=np.int64))
-        # Sizes of rows in bytes stand for any type, as for arrays that are quantised already.
-        writer.add_tensor_info(
-            tensor, (*ne[:0:-1], row), np.dtype(np.uint8), nbytes, raw_dtype=kind
-        )
+        nbytes = kind.row_size(ne[0]) * math.prod(ne[1:])
+        # The package, which lacks Q2_0, takes any number of a type for shapes of floats.
+        number: Any = kind
+        writer.add_tensor_info(tensor, ne[::-1], np.dtype(np.float32), nbytes, number)
         total += nbytes + -nbytes % ALIGNMENT
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
