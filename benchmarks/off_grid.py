@@ -1,9 +1,9 @@
 """A quantised file as an original whose numbers lie on no type's grid.
 
-`python benchmarks/off_grid.py FILE.gguf ORIGINAL.gguf` draws each number of a quantised tensor anew
-within its rounding cell, uniformly, and writes F16: an original that rounds to FILE, unlike FILE's
-own numbers, whose rounding to the same types loses nothing. Tensors may be Q4_K, Q5_0, Q6_K and
-Q8_0.
+`python benchmarks/off_grid.py FILE.gguf ORIGINAL.gguf` moves each number of a quantised tensor by
+at most half a step of its type's grid, evenly distributed, and writes F16; other tensors stay as
+they are. Unlike FILE's own numbers, those of ORIGINAL lose by rounding to the types of FILE.
+Tensors may be Q4_K, Q5_0, Q6_K and Q8_0.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def drawn(raw: np.ndarray, dtype: DType, count: int, chance: np.random.Generator
 
 def write(source: TensorSource, path: str) -> None:
     """Writes the original of a file."""
-    chance, types = np.random.default_rng(1), dict.fromkeys(source.tensors, DType.F32)
+    chance = np.random.default_rng(1)
+    types = {name: t.dtype for name, t in source.tensors.items()}
     tensors = {}
     for name, t in source.tensors.items():
         if t.dtype.is_quantized:

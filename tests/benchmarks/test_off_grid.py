@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
-from benchmarks.off_grid import drawn
+from benchmarks.off_grid import drawn, write
 
 from ggmodel.convert.quantize import decode, encode
-from ggmodel.gguf_file import DType
+from ggmodel.gguf_file import DType, MemorySource, open_gguf
 
 
 @pytest.mark.parametrize(
@@ -24,3 +26,16 @@ def test_numbers_move_by_half_a_step_at_most(dtype: str, group: int):
     step = np.where(gaps > 1e-7, gaps, np.inf).min(axis=1)
     assert (moved.max(axis=1) <= 0.501 * step).all()
     assert np.median(moved.mean(axis=1) / step) == pytest.approx(0.25, abs=0.05)
+
+
+def test_only_quantised_tensors_are_written_anew(tmp_path: Path):
+    values = np.random.default_rng(4).normal(0, 0.05, (3, 32)).astype(np.float32)
+    kinds = {"a": DType.Q8_0, "b": DType.BF16, "c": DType.F32}
+    tensors = {name: (kind, (32, 3), encode(values, kind)) for name, kind in kinds.items()}
+    source = MemorySource({"general.architecture": "llama"}, tensors)
+    write(source, str(tmp_path / "original.gguf"))
+    with open_gguf(tmp_path / "original.gguf") as original:
+        written = {name: t.dtype for name, t in original.tensors.items()}
+        assert written == {**kinds, "a": DType.F16}
+        for name in ("b", "c"):
+            assert bytes(original.data(name)) == bytes(source.data(name))
