@@ -11,7 +11,7 @@ import argparse
 import random
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,6 +42,10 @@ LENGTH = 96
 """Context length: prompts and answers together."""
 QUESTIONS = 8
 """Prompts that the schedules of a loaded model draw from."""
+MOST = 35
+"""Schedules of a loaded model."""
+COUNT = 10_000
+"""Schedules by default."""
 
 
 def _wide(name: str) -> Shape:
@@ -54,12 +58,14 @@ def _wide(name: str) -> Shape:
     )  # fmt: skip
 
 
-WIDE = {
-    f"{name} {kind}": (_wide(name), kind)
-    for name in ("llama-1b", "gemma3-1b", "qwen35-0.8b", "qwen3moe-12-layers")
-    for kind in TYPES
+_SHAPES = {
+    name: _wide(name) for name in ("llama-1b", "gemma3-1b", "qwen35-0.8b", "qwen3moe-12-layers")
 }
-"""Models with rows of 256 and matrices of 131,072 weights, for kernels of our own and K-quants."""
+_SHAPES["llama-1b deep"] = replace(_SHAPES["llama-1b"], layers=1, ffn=4352)
+WIDE = {f"{name} {kind}": (shape, kind) for name, shape in _SHAPES.items() for kind in TYPES}
+"""Models with rows of 256 and matrices of 131,072 weights, for kernels of our own and K-quants;
+rows of the deep one are longer than two panels of 2,048."""
+NAMES = [*CASES, *WIDE]
 
 
 class Recorder(Sampler):
@@ -264,30 +270,38 @@ def requantized(source: MemorySource, dtype: DType) -> MemorySource:
     return MemorySource(dict(source.metadata), tensors, source.name)
 
 
-def main() -> None:
+def jobs(names: Sequence[str], count: int) -> Iterator[tuple[str, int, int]]:
+    """Models for that many schedules, each of them once before any comes again: name, a number
+    that is 0 the first time, schedules."""
+    each = min(MOST, max(1, count // len(names)))
+    for i in range(-(-count // each)):
+        yield names[i % len(names)], i // len(names), min(each, count - i * each)
+
+
+def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=10_000, help="schedules")
-    parser.add_argument("--each", type=int, default=35, help="schedules of a loaded model")
+    parser.add_argument("--count", type=int, default=COUNT, help="schedules")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="a part of the names of models")
-    given = parser.parse_args()
-    names = [name for name in [*CASES, *WIDE] if given.only in name]
+    options = parser.parse_args(arguments)
+    names = [name for name in NAMES if options.only in name]
+    if not names:
+        parser.error(f"no model has {options.only!r} in its name")
     began, done, rows, wrong = time.monotonic(), 0, 0, 0
-    while done < given.count:
-        name = names[done // given.each % len(names)]
-        seed = given.seed + done // given.each // len(names)
-        compared, bad = check(name, seed, given.each)
-        done, rows, wrong = done + given.each, rows + compared, wrong + bad
+    for i, (name, turn, schedules) in enumerate(jobs(names, options.count), 1):
+        seed = options.seed + turn
+        compared, bad = check(name, seed, schedules)
+        done, rows, wrong = done + schedules, rows + compared, wrong + bad
         if bad:
             print(f"{name}, seed {seed}: {bad} of {compared} rows differ", flush=True)
-        if done // given.each % 4 == 0:
+        if i % 4 == 0:
             seconds = time.monotonic() - began
             print(f"{done} schedules, {rows} rows, {wrong} differ, {seconds:.0f} s", flush=True)
     print(
         f"{done} schedules, {rows} rows of logits, {wrong} differ, {time.monotonic() - began:.0f} s"
     )
-    sys.exit(wrong > 0)
+    sys.exit(wrong > 0 or not rows)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

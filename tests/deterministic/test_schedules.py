@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.make_model import TYPES, type_of
 
 import ggmodel
+from ggmodel import DType
 from ggmodel.errors import Unsupported
 from ggmodel.runner import LoadedModel
 from ggmodel.runner.engine.scoring import Scoring
@@ -28,7 +30,10 @@ def test_requests_get_the_bits_that_they_get_alone(name: str):
     assert wrong == 0, f"{wrong} of {rows} rows differ"
 
 
-@pytest.mark.parametrize("name", ["llama-1b q4_K", "qwen35-0.8b q8_0", "qwen3moe-12-layers iq4_XS"])
+@pytest.mark.parametrize(
+    "name",
+    ["llama-1b q4_K", "llama-1b deep q2_0", "qwen35-0.8b q8_0", "qwen3moe-12-layers iq4_XS"],
+)
 def test_kernels_of_our_own(name: str):
     rows, wrong = schedules.check(name, 0, 4)
     assert rows > 1
@@ -39,6 +44,26 @@ def test_kernels_of_our_own(name: str):
 def test_answers_in_company_are_replayed(name: str, tmp_path: Path):
     replays.write(name, 0, tmp_path)
     assert replays.replay(name, 0, tmp_path) == (replays.TOGETHER, replays.TOGETHER)
+
+
+def test_every_model_takes_part_by_default():
+    jobs = list(schedules.jobs(schedules.NAMES, schedules.COUNT))
+    assert {name for name, *_ in jobs} == set(schedules.NAMES)
+    assert sum(number for *_, number in jobs) == schedules.COUNT
+    assert {name for name, *_ in replays.jobs(replays.COUNT)} == set(schedules.NAMES)
+
+
+def test_wide_models_have_all_types_of_weights():
+    types = {type_of("blk.0.ffn_up.weight", (256, 512), kind, 4) for kind in TYPES}
+    numbers = {dtype for dtype in DType if dtype.is_float or dtype.is_quantized}
+    assert types == numbers - {DType.F64, DType.Q8_1, DType.Q8_K}  # no types of weights
+
+
+@pytest.mark.parametrize("count", ["0", "3"])
+def test_receipts_that_are_missing_are_a_failure(tmp_path: Path, count: str):
+    with pytest.raises(SystemExit) as ended:
+        replays.main(["--written", str(tmp_path), "--count", count])
+    assert ended.value.code
 
 
 @pytest.mark.parametrize("name", CASES)
