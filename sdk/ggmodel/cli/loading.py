@@ -152,7 +152,7 @@ class LoadingToAnswer(Loading):
     draft: str | None = option(
         None,
         "Draft model for speculative decoding: a smaller one with the same tokens, or own, the "
-        "model's own head. The answers stay the same.",
+        "model's own head. Answers stay the same but for rounding.",
         metavar="MODEL",
     )
     steer: list[str] | None = option(  # noqa: RUF009  # a field

@@ -127,7 +127,7 @@ class Answering(Typed):
     ignore_eos: bool = option(False, "Go on where the model would end its answer.", "--ignore-eos")
     prompt_lookup: bool = option(
         False,
-        "Speculative decoding: draft tokens by prompt lookup. The answer stays the same.",
+        "Speculative decoding by prompt lookup. The answer stays the same but for rounding.",
         "--prompt-lookup/--no-prompt-lookup",
     )
 

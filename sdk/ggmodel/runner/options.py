@@ -96,7 +96,8 @@ class LoadOptions:
             ("q8_0", "q4_K_M"); None keeps the types of the checkpoint.
         draft: draft model for speculative decoding, a smaller one with the same tokens: a name, a
             path, a tensor source, or a loaded model, which is loaded once more. "own" is the
-            model's own head for multi-token prediction (MTP). The answers stay the same.
+            model's own head for multi-token prediction (MTP). Answers stay the same but for
+            rounding.
         draft_tokens: tokens that it drafts at once, at most; as many as pay by measurement.
         adapters: LoRA or DoRA adapters, each a folder of PEFT, a GGUF file, or FOLDER/TASK of a
             checkpoint that has one for each task: one, a list, or a mapping to strengths. They

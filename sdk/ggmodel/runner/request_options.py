@@ -61,7 +61,7 @@ class RequestOptions(TypedDict, total=False):
         ignore_eos: rule out the tokens that end an answer.
         num_keep: tokens at the start of the context that `context_shift` and `truncate` never drop.
         prompt_lookup: speculative decoding: draft tokens are looked up in the prompt and in the
-            answer, and checked in one batch; the answer stays the same.
+            answer, and checked in one batch; the answer stays the same but for rounding.
         adapters: names of the adapters to compute with, or a mapping of them to strengths; an empty
             one computes without. None takes the strengths in `LoadedModel.adapters`.
         images: images of a prompt that is text. They replace the model's marker, such as "<image>",
