@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import platform
 import sys
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ TYPES = {
     "q8_0": lib.GGML_TYPE_Q8_0,
     "q4_0": lib.GGML_TYPE_Q4_0,
 }
+NAMES = ("plain C", "NEON" if platform.machine() in ("aarch64", "arm64") else "AVX2", "AVX-512")
+"""Instructions by their number."""
 RUNS = 4
 
 
@@ -53,7 +56,7 @@ def main() -> None:
     facts = {
         **machine(),
         "ggml": describe()["version"],
-        "our instructions": str(attention.instructions),
+        "our instructions": NAMES[attention.instructions],
         "cells": str(options.cells),
         "date": str(datetime.date.today()),
     }

@@ -85,7 +85,8 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--output", type=Path, metavar="FILE.md")
     options = parser.parse_args(arguments)
-    lines = [["file", "ops", f"ms, prompt of {PROMPT}", "", "ms, a decoded token", ""]]
+    more = "more than joined"
+    lines = [["file", "ops", f"ms, prompt of {PROMPT}", more, "ms, a decoded token", more]]
     lines += [line for file in options.files for line in measured(file, options.runs)]
     facts = {**machine(), "ggml": describe()["version"], "date": str(datetime.date.today())}
     written = page(facts, lines)

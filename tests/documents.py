@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import re
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -37,3 +38,21 @@ def printed(code: str, name: str) -> str:
     finally:
         os.chdir(before)
     return said.getvalue()
+
+
+def without_code(text: str) -> str:
+    """A document without its blocks of code."""
+    return re.sub(r"^ *```.*?^ *```$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(text: str) -> set[str]:
+    """The names that links to parts of a document end with, as GitHub makes them of headings, or
+    those of `<a id="…">`."""
+    counts = Counter[str]()
+    names = set[str]()
+    for heading in re.findall(r"^#{1,6} (.*)$", without_code(text), re.MULTILINE):
+        shown = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
+        name = re.sub(r"[^\w\- ]", "", shown.lower()).replace(" ", "-")
+        names.add(f"{name}-{counts[name]}" if counts[name] else name)
+        counts[name] += 1
+    return names | set(re.findall(r'<a id="([^"]+)"', text))

@@ -13,8 +13,13 @@ import pytest
 
 from ggmodel.model.config import key_fields
 from ggmodel.model.module import module_fields
-from tests.documents import ROOT, blocks, commands, printed, read
+from tests.documents import ROOT, anchors, blocks, commands, printed, read, without_code
 
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "AGENTS.md")),
+    ROOT / ".agents" / "skills" / "port-a-model" / "SKILL.md",
+    *(ROOT / "docs").glob("*.md"),
+]
 README, MEMORY, DIFF = read("README.md"), read("docs/memory.md"), read("docs/diff.md")
 
 
@@ -82,20 +87,32 @@ def test_nothing_is_left_to_be_filled_in():
 
 def test_rows_of_tables_have_the_cells_of_their_heads():
     """A `|` within a cell is escaped, in code too."""
-    pages = ("README.md", "CONTRIBUTING.md", "AGENTS.md", ".agents/skills/port-a-model/SKILL.md")
-    for document in (*(ROOT / page for page in pages), *(ROOT / "docs").glob("*.md")):
-        text = re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for document in PAGES:
+        text = without_code(document.read_text())
         for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
             head, *rows = (len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines())
             assert rows and set(rows) == {head}, (document.name, table[:200])
 
 
 def test_links_of_the_documents_lead_somewhere():
-    pages = {*(ROOT / "docs").glob("*.md")} - {ROOT / "docs" / "index.md"}  # see test_site.py
-    for document in (ROOT / "README.md", *pages):
-        for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
-            if "://" not in target:
-                assert (document.parent / target).exists(), f"{document.name} → {target}"
+    count = 0
+    of_the_site = {"api/ggmodel.md", "architectures.md", "commands/index.md"}  # see test_site.py
+    for document in (*PAGES, ROOT / "CHANGELOG.md"):
+        links = re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", without_code(document.read_text()))
+        count += len(links)
+        for target, anchor in links:
+            if "://" in target or (document.name == "index.md" and target in of_the_site):
+                continue
+            file = document.parent / target if target else document
+            assert file.exists(), f"{document.name} → {target}"
+            if anchor and file.suffix == ".md":
+                assert anchor in anchors(file.read_text()), f"{document.name} → {target}#{anchor}"
+    assert count > 300
+
+
+def test_anchors_are_those_of_headings():
+    text = '# `a_b` [c](d.md): E–f\n## Same\n### Same\n```sh\n# code\n```\n<a id="old"></a>\n'
+    assert anchors(text) == {"a_b-c-ef", "same", "same-1", "old"}
 
 
 def test_the_declarations_of_the_guide_are_declarations(monkeypatch: pytest.MonkeyPatch):
