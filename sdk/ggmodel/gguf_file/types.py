@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+LARGEST = float.fromhex("0x1.fffffep127")
+"""The largest number of F32."""
+
+
 class DType(IntEnum):
     """Type of a tensor's elements; the value is the number of ggml's `enum ggml_type`.
 

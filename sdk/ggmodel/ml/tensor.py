@@ -5,7 +5,7 @@ Dequantisation is plain numpy; the `gguf` package decodes block formats.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import GraphError, TensorError, Unsupported
 from ..gguf_file.types import DType
@@ -50,6 +50,25 @@ def to_float32(raw: np.ndarray, dtype: DType, ne: tuple[int, ...]) -> np.ndarray
     except (ValueError, NotImplementedError, KeyError) as error:
         raise Unsupported(f"{dtype.name} values cannot be shown as floats: {error}") from error
     return values.reshape(shape)
+
+
+def as_numbers(values: Any, finite: bool = True) -> np.ndarray | None:
+    """Real numbers as float32; None for others, and for NaN and infinities.
+
+    Args:
+        finite: without it there may be −∞, which rules out a token among a head's results.
+    """
+    import numpy as np
+
+    try:
+        array = np.asarray(values)
+    except ValueError:  # rows of several lengths
+        return None
+    if array.dtype.kind in "cOSUmMV":
+        return None
+    with np.errstate(over="ignore"):
+        array = np.ascontiguousarray(array, np.float32)
+    return array if (np.abs(array) if finite else array).max(initial=0) < np.inf else None
 
 
 @checked_methods(own=("dim", "stride"))

@@ -11,9 +11,9 @@ import numpy as np
 
 from ..errors import ConfigError, FormatError
 from ..gguf_file import open_gguf
-from ..ml.tensor import to_float32
+from ..gguf_file.types import LARGEST
+from ..ml.tensor import as_numbers, to_float32
 
-_LARGEST = float(np.finfo(np.float32).max)
 _DIRECTION = re.compile(r"direction\.([1-9]\d{0,5})")
 
 
@@ -30,10 +30,11 @@ class Steering:
     def __post_init__(self) -> None:
         arrays = {}
         for layer, direction in self.directions.items():
-            array = np.ascontiguousarray(direction, np.float32)
-            if array.ndim != 1 or not np.isfinite(array).all():
+            array = as_numbers(direction)
+            if array is None or array.ndim != 1:
                 raise ConfigError(f"the direction of layer {layer} must be a row of finite numbers")
-            if not isinstance(layer, (int, np.integer)) or layer < 0:
+            whole = isinstance(layer, (int, np.integer)) and not isinstance(layer, bool)
+            if not whole or layer < 0:
                 raise ConfigError(f"a direction has the layer {layer!r:.40}; give numbers from 0")
             arrays[int(layer)] = array
         object.__setattr__(self, "directions", arrays)
@@ -76,7 +77,7 @@ class Steering:
             strength = float(number) if path else 1.0
         except ValueError:  # a name with a colon
             path, strength = "", 1.0
-        if not abs(strength) <= _LARGEST:
+        if not abs(strength) <= LARGEST:
             raise ConfigError(f"{text}: the strength must be a finite number of float32")
         path = path or str(text)
         return Path(path).stem, cls.load(path), strength
@@ -109,7 +110,7 @@ def is_steer(value: object) -> bool:
             isinstance(k, str)
             and isinstance(v, (int, float))
             and not isinstance(v, bool)
-            and abs(v) <= _LARGEST
+            and abs(v) <= LARGEST
             for k, v in value.items()
         )
     if isinstance(value, Sequence):

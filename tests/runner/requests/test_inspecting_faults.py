@@ -66,7 +66,11 @@ def test_a_patch_of_the_head_may_rule_tokens_out(model: LoadedModel):
 
 @pytest.mark.parametrize(
     "patch",
-    [np.full(WIDTH, np.nan), np.full(WIDTH, np.inf), np.ones(WIDTH) * 1j, np.array(["a"] * WIDTH)],
+    [
+        *(np.full(WIDTH, bad) for bad in (np.nan, np.inf, -np.inf, 1e39)),
+        np.ones(WIDTH) * 1j,
+        np.array(["a"] * WIDTH),
+    ],
 )
 def test_numbers_to_add_are_finite(model: LoadedModel, patch: np.ndarray):
     says = pytest.raises(ConfigError, match="an array of numbers to add, none NaN")
@@ -85,10 +89,19 @@ def test_no_module_is_called_nothing(model: LoadedModel):
         pass
 
 
-@pytest.mark.parametrize("layer", [-1, "a", 1.5])
+@pytest.mark.parametrize("layer", [-1, "a", 1.5, True])
 def test_layers_of_a_direction_are_numbers_from_0(layer: Any):
     with pytest.raises(ConfigError, match="give numbers from 0"):
         Steering({layer: np.ones(WIDTH)})
+
+
+@pytest.mark.parametrize(
+    "direction",
+    ["a", ["a"], [[1, 2], [3]], [1j, 2j], [1e39], [-np.inf], [np.nan], [[1.0, 2.0]], [10**400]],
+)
+def test_directions_are_rows_of_finite_numbers(direction: Any):
+    with pytest.raises(ConfigError, match="direction of layer 1 must be a row of finite numbers"):
+        Steering({1: direction})
 
 
 @pytest.mark.parametrize("strength", [np.nan, np.inf, 1e39, 10**400, True, "a"])

@@ -18,6 +18,7 @@ import numpy as np
 
 from ...errors import ComputeError, ConfigError, Error, TensorError
 from ...ml import Context, DType, Tensor
+from ...ml.tensor import as_numbers
 from ...model import Step
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ class Probe:
         """
         patch: Any = self.patches[name][index]
         with _raising(name):
-            changed = as_numbers(patch(rows.copy()))
+            changed = as_numbers(patch(rows.copy()), finite=False)
         if changed is None:
             raise ComputeError(f"the patch of {name} returned no numbers, or NaN or infinite ones")
         if changed.shape != rows.shape:
@@ -212,16 +213,6 @@ def _raising(name: str) -> Iterator[None]:
     except Exception as error:
         reason = f"the patch of {name} raised {type(error).__name__}: {error}"
         raise ComputeError(reason) from error
-
-
-def as_numbers(values: Any) -> np.ndarray | None:
-    """Numbers of a patch as float32; None if they are no real numbers, or NaN or +∞. Those of a
-    head may be −∞, which rules out a token."""
-    array = np.asarray(values)
-    if array.dtype.kind in "cOSUmM":
-        return None
-    array = np.ascontiguousarray(array, np.float32)
-    return array if (array < np.inf).all() else None
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,13 +17,12 @@ import numpy as np
 
 from ...errors import ConfigError, FormatError, Unsupported
 from ...gguf_file import DType, TensorInfo, TensorSource, open_gguf
+from ...gguf_file.types import LARGEST
 from ...ml.tensor import to_float32
 from ..engine.adapters import PRODUCT, ROWS, LowRank
 
 A, B, MAGNITUDE = ".lora_a", ".lora_b", ".lora_magnitude"
 ALPHA = "adapter.lora.alpha"
-LARGEST = float(np.finfo(np.float32).max)
-"""Of strengths and alpha."""
 TASK, PROMPT = "adapter.lora.task_name", "adapter.lora.prompt_prefix"
 TABLES = ("token_types.weight", "position_embd.weight")
 """Embeddings whose rows are looked up, though A and B lie in files as those of products do: in

@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import ConfigError, Unsupported
+from ...ml.tensor import as_numbers
 from ...model import Model
 from ...model.walk import Instance
-from ..engine.probes import Captured, InGraph, Patch, Probe, as_numbers
+from ..engine.probes import Captured, InGraph, Patch, Probe
 from ..steering import Steer, Steering
 from .module_names import checkpoint_names, named, of_hook, plain
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...errors import ComputeError, ConfigError
+from ...gguf_file.types import LARGEST
 from .selection import largest, mass, most_likely, parts, reaching, weights
 
 __all__ = ["Sampler", "Sampling", "log_probabilities", "log_probability"]
@@ -24,7 +25,6 @@ _STRIDE = 32
 _TINY = math.ulp(0.0)
 
 _BIAS = 1e38  # sums with logits stay below the largest float32
-_LARGEST = float(np.finfo(np.float32).max)
 # Least and largest value of each option; whole numbers are bounded by integers.
 _RANGES: dict[str, tuple[float, float]] = {
     "temperature": (0.0, math.inf),
@@ -177,7 +177,7 @@ class Sampler:
                 old = adjusted[ids].astype(np.float64)
                 new = np.where(old > 0, old / self.repeat_penalty, old * self.repeat_penalty)
                 new -= counts * self.frequency_penalty + self.presence_penalty
-                adjusted[ids] = np.where(np.isinf(old), old, new.clip(-_LARGEST, _LARGEST))
+                adjusted[ids] = np.where(np.isinf(old), old, new.clip(-LARGEST, LARGEST))
         return adjusted
 
     def draw(self, logits: np.ndarray, random: np.random.Generator) -> int:
