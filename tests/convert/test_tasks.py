@@ -18,7 +18,7 @@ from ggmodel.loading import open_adapter, open_source
 from ggmodel.runner import LoadedModel
 from ggmodel.runner.loading.adapters import changes_of
 from ggmodel.workbench.adapters import convert_adapter, merge_adapters
-from ggmodel.workbench.golden import nmse
+from ggmodel.workbench.golden import nmse, uniform
 from tests.convert.folders import stored, write_safetensors
 from tests.convert.make_task_adapters import (
     ALPHA,
@@ -96,6 +96,65 @@ def test_adapters_in_folders_of_the_checkpoint(tmp_path: Path, fused: bool):
     with ggmodel.load(tmp_path, adapters={path: 0.0}, **OPTIONS) as model:
         assert nmse(vectors(model, "retrieval_query"), ROWS[task]) < EXACT
         assert nmse(vectors(model), ROWS[None]) < EXACT
+
+
+def changed_parts(parts: str, dora: bool) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """The tensors of an adapter of q, k or v in transformers' names, and weights that hold it."""
+    tensors: dict[str, np.ndarray] = {}
+    weights = dict(golden().weights())
+    for name, w in golden().weights().items():
+        if not name.endswith("Wqkv.weight"):
+            continue
+        held = dict(zip("qkv", np.split(w, 3), strict=True))
+        module = "base_model.model." + name.removesuffix("Wqkv.weight")
+        module = module.replace("encoder.layers", "layers").replace("mixer", "self_attn")
+        for part in parts:
+            at, rows = f"{module}{part}_proj", len(w) // 3
+            a = uniform(f"{at}.a", (RANK, w.shape[1])) / 4
+            b = uniform(f"{at}.b", (rows, RANK)) / 4
+            tensors[f"{at}.lora_A.weight"], tensors[f"{at}.lora_B.weight"] = a, b
+            held[part] = held[part] + ALPHA / RANK * b @ a
+            if dora:
+                lengths = np.linalg.norm(held[part], axis=1)
+                magnitude = lengths * (1 + uniform(f"{at}.m", (rows,)) / 4)
+                magnitude = magnitude.astype(np.float32)
+                tensors[f"{at}.lora_magnitude_vector"] = magnitude
+                held[part] = held[part] * (magnitude / lengths)[:, None]
+        weights[name] = np.concatenate([*held.values()]).astype(np.float32)
+    return tensors, weights
+
+
+def written(path: Path, tensors: dict[str, np.ndarray], **keys: Any) -> Path:
+    path.mkdir()
+    stored_ = {n: stored(t) for n, t in tensors.items()}
+    write_safetensors(path / "adapter_model.safetensors", stored_)
+    config = {"peft_type": "LORA", "r": RANK, "lora_alpha": ALPHA, "bias": "none", **keys}
+    (path / "adapter_config.json").write_text(json.dumps(config))
+    return path
+
+
+@pytest.mark.parametrize(("parts", "dora"), [("qv", False), ("k", False), ("qkv", True)])
+def test_parts_of_the_matrix_of_queries_keys_and_values(tmp_path: Path, parts: str, dora: bool):
+    tensors, weights = changed_parts(parts, dora)
+    checkpoint(tmp_path / "plain", golden().config, golden().weights())
+    checkpoint(tmp_path / "merged", golden().config, weights)
+    path = written(tmp_path / "adapter", tensors, use_dora=dora)
+    with ggmodel.load(tmp_path / "plain", adapters={path: 0.0}, **OPTIONS) as model:
+        rows = vectors(model, "adapter")
+    with ggmodel.load(tmp_path / "merged", **OPTIONS) as merged:
+        assert nmse(rows, vectors(merged)) < EXACT
+    assert nmse(rows, ROWS[None]) > 1e-4
+
+
+def test_dora_of_parts_is_refused(tmp_path: Path):
+    tensors, _ = changed_parts("qv", True)
+    checkpoint(tmp_path / "plain", golden().config, golden().weights())
+    path = written(tmp_path / "adapter", tensors, use_dora=True)
+    with (
+        ggmodel.load(tmp_path / "plain", **OPTIONS) as model,
+        pytest.raises(Unsupported, match=r"DoRA of 'layers\.\d\.self_attn\.q_proj\.weight' alone"),
+    ):
+        model.adapters.add(path)
 
 
 @pytest.mark.parametrize("task", TASKS)

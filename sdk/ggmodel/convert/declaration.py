@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from itertools import takewhile
 from typing import Any
 
@@ -12,7 +14,7 @@ import numpy as np
 
 from ..errors import ConfigError
 from ..model import Model, Module
-from ..model.module import Names, TensorField, join, of_tower
+from ..model.module import Names, TensorField, join, module_fields, of_tower
 from ..model.operations import Computed, Operation, Sources
 from ..model.report import LoadReport, compare
 from ..model.walk import Outcome, Slot, Walk
@@ -103,7 +105,29 @@ def plan(
 def planned(model: Model, names: Collection[str]) -> list[tuple[PlannedTensor, str]]:
     """The tensors of a loaded model that are made of a checkpoint's tensors of these names, each
     with the path of its field."""
-    return _Planner(model.config, set(names)).module(model, Slot(_Origin())).bound
+    return _Loaded(model.config, set(names)).module(model, Slot(_Origin())).bound
+
+
+def field_at(model: Model, path: str) -> Any:
+    """The value of a field by its path, "layers[3].attn.q.weight"; None if there is none."""
+    value: Any = model
+    for name, index in re.findall(r"(\w+)(?:\[(\d+)\])?", path):
+        value = getattr(value, name, None)
+        value = value[int(index)] if index and value is not None else value
+    return value
+
+
+def ignored(model: Model, name: str) -> bool:
+    """Whether a model can do without a tensor of a checkpoint, by its name there."""
+    return any(fnmatchcase(name, pattern) for pattern in model.ignore_hf)
+
+
+def copies(model: Model, path: str) -> set[str]:
+    """The names under which checkpoints may have copies of a tensor that fills a field."""
+    top, _, rest = path.partition(".")
+    tag = module_fields(type(model)).get(top)
+    names = (f"{name}.{rest}" for name in (tag and tag[0].hf) or ())
+    return {name for name in names if ignored(model, name)}
 
 
 def pairs(model: Model, names: Collection[str]) -> list[Pair]:
@@ -259,3 +283,12 @@ class _Planner(Walk[_Origin]):
                 return None
             name = common
         return Pair(path, name, at.location.several, at.tag.op, type(module))
+
+
+class _Loaded(_Planner):
+    """The walk through a loaded model by the names of some of its tensors: its modules are there,
+    though others of their tensors have no names."""
+
+    def _choose(self, slot: Slot[_Origin]) -> tuple[Any, Outcome[_Origin]]:
+        there = isinstance(slot.preset, Module)
+        return super()._choose(replace(slot, optional=slot.optional and not there))

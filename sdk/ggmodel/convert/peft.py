@@ -14,7 +14,6 @@ import re
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -24,13 +23,14 @@ import numpy as np
 from ..errors import Error, FormatError, Unsupported
 from ..gguf_file import MemorySource
 from ..gguf_file.buffer import Buffer
+from ..gguf_file.types import LARGEST
 from ..ml import Tensor
 from ..model import Model
 from ..model.operations import Computed
 from ..reading import read_json
-from ..runner.loading.adapters import ALPHA, LARGEST, MAGNITUDE, TABLES, A, B
+from ..runner.loading.adapters import ALPHA, MAGNITUDE, TABLES, A, B
 from .checkpoint import Checkpoint
-from .declaration import PlannedTensor, planned
+from .declaration import PlannedTensor, copies, field_at, ignored, planned
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."
@@ -154,26 +154,28 @@ def _check(config: Mapping[str, Any], path: Path) -> None:
             f"{path}: init_lora_weights is {initial!r:.80}, which changes the model's own weights; "
             "save the adapter as plain LoRA (path_initial_model_for_weight_conversion of PEFT)"
         )
-    for key in ("r", "lora_alpha"):
-        positive(config, key, 8, path)
+    positive(config.get("r", 8), "r", path, whole=True)
+    positive(config.get("lora_alpha", 8), "lora_alpha", path)
     for key in ("rank_pattern", "alpha_pattern"):
         if not isinstance(value := config.get(key) or {}, dict):
             raise FormatError(f"{path}: {key} is {value!r:.80}; it must have a number by name")
+        for pattern, number in value.items():
+            positive(number, f"{key}[{pattern!r:.80}]", path, whole=key == "rank_pattern")
     names = config.get("target_parameters") or []
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise FormatError(f"{path}: target_parameters is {names!r:.80}; it must be a list of names")
 
 
-def positive(config: Mapping[str, Any], key: str, usual: float, path: Path) -> float:
+def positive(value: Any, key: str, path: Path, whole: bool = False) -> float:
     """A number of an adapter's settings.
 
     Raises:
-        FormatError: it is none above 0, or too large for float32.
+        FormatError: it is none above 0, has a fraction though `whole`, or is too large for float32.
     """
-    value = config.get(key, usual)
     numeric = isinstance(value, int | float) and not isinstance(value, bool)
-    if not numeric or not 0 < value <= LARGEST:
-        raise FormatError(f"{path}: {key} is {value!r:.80}; it must be a number above 0")
+    if not numeric or not 0 < value <= LARGEST or (whole and value % 1):
+        kind = "whole number" if whole else "number"
+        raise FormatError(f"{path}: {key} is {value!r:.80}; it must be a {kind} above 0")
     return value
 
 
@@ -200,7 +202,9 @@ def _factors(checkpoint: Checkpoint, config: Mapping[str, Any]) -> dict[str, lis
             raise FormatError(f"{checkpoint.folder / WEIGHTS}: {module} has no matrices A and B")
         plain = re.sub(r"(\.base_layer)+$", "", module)
         parameters = [
-            p for p in config.get("target_parameters") or () if _ends(f"{plain}.{_last(p)}", p)
+            last
+            for name in config.get("target_parameters") or ()
+            if f".{plain}.{(last := name.rpartition('.')[2])}".endswith(f".{name}")
         ]
         rank = int(_of(config, "rank_pattern", plain, config.get("r", 8)))
         alpha = float(_of(config, "alpha_pattern", plain, config.get("lora_alpha", 8)))
@@ -224,8 +228,9 @@ def _factors(checkpoint: Checkpoint, config: Mapping[str, Any]) -> dict[str, lis
             flat = None if magnitude is None else magnitude.reshape(-1)
             factors[f"{plain}.weight"] = [Factors(b, a, flat)]
         for parameter in parameters:
-            made = factors.setdefault(f"{plain}.{_last(parameter)}", [])
-            made += _of_parameter(a, b, rank)
+            factors.setdefault(f"{plain}.{parameter}", []).extend(_of_parameter(a, b, rank))
+    if not factors:
+        raise FormatError(f"{checkpoint.folder / WEIGHTS} has no matrices A and B; save it again")
     return factors
 
 
@@ -259,25 +264,28 @@ def _numbered(factors: Mapping[str, list[Factors]]) -> Iterator[Named]:
                     yield (parameter,), f"{path}.{i}.{name}.weight", some
 
 
-_QKV = ("q_proj", "k_proj", "v_proj")
-
-
 def _fused(factors: Mapping[str, list[Factors]]) -> Iterator[Named]:
     """Changes of queries, keys and values together, by the name of their matrix in checkpoints that
-    have one: transformers takes it apart."""
-    for first in factors:
-        stem = first.removesuffix(f"{_QKV[0]}.weight")
-        names = tuple(f"{stem}{part}.weight" for part in _QKV)
-        each = [factors[name][0] for name in names if name in factors]
-        if stem == first or len(each) < len(_QKV) or any(one.magnitude is not None for one in each):
+    have one: transformers takes it apart. Parts without a change have zeros; there are lengths of
+    all rows, or of none."""
+    matches = (re.fullmatch(r"(.+\.|)[qkv]_proj\.weight", name) for name in factors)
+    for stem in dict.fromkeys(match[1] for match in matches if match):
+        names = [f"{stem}{part}_proj.weight" for part in "qkv"]
+        each = {name: factors[name][0] for name in names if name in factors}
+        first = next(iter(each.values()))
+        if any(len(one.v.shape) != 2 or len(one.v[0]) != len(first.v[0]) for one in each.values()):
             continue
-        v, at, rows = np.concatenate([one.v for one in each]), 0, list[np.ndarray]()
-        for one in each:
-            rank, among = len(one.v), len(v)  # a strength is divided by the rank of all three
-            columns = at, among - rank - at
-            rows.append(np.pad(one.u * np.float32(among / rank), ((0, 0), columns)))
-            at += rank
-        yield names, f"{stem}Wqkv.weight", [Factors(np.concatenate(rows), v)]
+        v, at, rows = np.concatenate([one.v for one in each.values()]), 0, list[np.ndarray]()
+        for name in names:
+            u = np.zeros((len(each.get(name, first).u), len(v)), np.float32)
+            if name in each:
+                rank = len(each[name].v)  # a strength is divided by the rank of all of them
+                u[:, at : at + rank] = each[name].u * np.float32(len(v) / rank)
+                at += rank
+            rows.append(u)
+        lengths = [one.magnitude for one in each.values() if one.magnitude is not None]
+        magnitude = np.concatenate(lengths) if len(lengths) == len(names) else None
+        yield tuple(each), f"{stem}Wqkv.weight", [Factors(np.concatenate(rows), v, magnitude)]
 
 
 def _of_parameter(a: np.ndarray, b: np.ndarray, rank: int) -> list[Factors]:
@@ -323,37 +331,31 @@ def _of(config: Mapping[str, Any], key: str, module: str, usual: Any) -> Any:
                 f"{key} has {pattern!r:.80}; the ends of modules' names are supported"
             )
         name = pattern.replace("\\", "").removesuffix("$")
-        whole = name.startswith("^")
-        if module == name[1:] if whole else _ends(module, name):
-            if isinstance(number, bool) or not isinstance(number, (int, float)) or number <= 0:
-                raise FormatError(f"{key} has {number!r:.80} for {pattern}; it must be above 0")
+        if module == name.removeprefix("^") or f".{module}".endswith(f".{name}"):
             return number
     return usual
-
-
-def _ends(path: str, name: str) -> bool:
-    return path == name or path.endswith(f".{name}")
-
-
-def _last(parameter: str) -> str:
-    return parameter.rpartition(".")[2]
 
 
 def _tensors(
     model: Model, factors: Mapping[str, list[Factors]], folder: Path
 ) -> Iterator[tuple[str, np.ndarray]]:
     """The tensors of the file: their names, and their values."""
-    unread = {n for n in factors if not any(fnmatchcase(n, p) for p in model.ignore_hf)}
+    unread = set(factors)
     made: dict[str, tuple[str, ...]] = {}
     expected: dict[str, tuple[int, ...]] = {}
     for names in (_numbered, _fused):
         left = {name: some for name, some in factors.items() if name in unread}
-        changes: list[Named] = [((name,), name, some) for name, some in left.items()]
-        changes.extend(names(left))
+        changes = [*(((name,), name, some) for name, some in left.items()), *names(left)]
         named = {name: some for _, name, some in changes}
         origins = {name: those for those, name, _ in changes}
         for sources, field, (u, v, magnitude) in _fields(model, named, expected):
-            unread -= {name for source in sources for name in origins[source]}
+            changed = [name for source in sources for name in origins[source]]
+            unread -= set(changed)
+            if magnitude is None and any(factors[n][0].magnitude is not None for n in changed):
+                raise Unsupported(
+                    f"{folder}: DoRA of {changed[0]!r:.100} alone, a part of one tensor of this "
+                    "model; make the adapter of queries, keys and values, or without use_dora"
+                )
             if (before := made.setdefault(field.name, sources)) != sources:
                 raise Unsupported(
                     f"{folder} changes {before[0]!r:.100} and {sources[0]!r:.100}, which are one "
@@ -367,11 +369,14 @@ def _tensors(
                 yield f"{field.name}{MAGNITUDE}", np.ascontiguousarray(magnitude, np.float32)
         if not unread:
             return
-    name = min(unread)
+    others = {n for n in unread if n in expected or not ignored(model, n)}
+    if made and not others:
+        return
+    name = min(others or unread)
     rows, columns = factors[name][0].u.shape[-2], factors[name][0].v.shape[-1]
     raise FormatError(
         f"{folder} changes {name!r:.150} [{rows}, {columns}]"
-        + (f" and {len(unread) - 1} more" if unread - {name} else "")
+        + (f" and {len(others) - 1} more" if others - {name} else "")
         + f", which this {type(model).architecture} "
         + (f"has as {list(own)}" if (own := expected.get(name)) else "lacks")
         + ": it is an adapter of another model"
@@ -385,24 +390,21 @@ def _fields(
     sides. `expected` gets the shapes of those that a change does not fit, by its name."""
     kinds: dict[Hashable, int | None] = {}
     for entry, path in planned(model, named):
-        field = _at(model, path)
+        field = field_at(model, path)
         if isinstance(entry.join, Computed) or not isinstance(field, Tensor):
             continue
         shape = field.shape[::-1] if len(field.shape) > 1 else (1, *field.shape)
         sides = _sides(entry, named, model.config, shape, kinds)
         if sides is None:
             expected.update(dict.fromkeys(entry.sources, shape))
-        else:
-            yield entry.sources, field, sides
-
-
-def _at(model: Model, path: str) -> Any:
-    """The value of a field by its path, "layers[3].attn.q.weight"."""
-    value: Any = model
-    for name, index in re.findall(r"(\w+)(?:\[(\d+)\])?", path):
-        value = getattr(value, name, None)
-        value = value[int(index)] if index and value is not None else value
-    return value
+            continue
+        others = copies(model, path) - {*entry.sources}
+        if others and ignored(model, entry.sources[0]):
+            raise Unsupported(
+                f"an adapter changes {entry.sources[0]!r:.100} alone, and this model has one "
+                f"tensor for it and {', '.join(sorted(others))}; leave it out"
+            )
+        yield entry.sources, field, sides
 
 
 def _sides(
@@ -435,11 +437,8 @@ def _sides(
             continue
         way, _ = ways[number]
         u, v = way(us, vs)
-        magnitude = choice[0].magnitude
-        if magnitude is not None:
-            lengths, _ = way([one.magnitude[:, None] for one in choice], vs)  # type: ignore[index]
-            magnitude = lengths[..., 0]
-        return u, v, magnitude
+        lengths = [one.magnitude[:, None] for one in choice if one.magnitude is not None]
+        return u, v, way(lengths, vs)[0][..., 0] if len(lengths) == len(choice) else None
     return None
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import closing
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +55,9 @@ def open_task(folder: Path, task: str, model: Model) -> MemorySource:
         )
     with closing(Checkpoint.open(folder)) as checkpoint:
         file, config = folder / "config.json", checkpoint.config
-        alpha = float(positive(config, "lora_alpha", 1, file))
-        rank = positive(config, "lora_rank", 4, file)
-        factors = _factors(checkpoint, model, tasks.index(task), len(tasks), rank)
+        alpha = float(positive(config.get("lora_alpha", 1), "lora_alpha", file))
+        rank = positive(config.get("lora_rank", 4), "lora_rank", file)
+        factors = _factors(checkpoint, tasks.index(task), len(tasks), rank)
         about = {TASK: task}
         if (instruction := instructions_of(config, file).get(task)) is not None:
             about[PROMPT] = instruction
@@ -78,15 +77,13 @@ def instructions_of(config: Mapping[str, Any], file: Path) -> dict[str, str]:
 
 
 def _factors(
-    checkpoint: Checkpoint, model: Model, number: int, tasks: int, rank: float
+    checkpoint: Checkpoint, number: int, tasks: int, rank: float
 ) -> dict[str, list[Factors]]:
-    """The changes for a task by the checkpoint's names of tensors, without those of weights that
-    the model does not have (the pooler's)."""
+    """The changes for a task by the checkpoint's names of tensors."""
     factors: dict[str, list[Factors]] = {}
     for name in checkpoint.tensors:
         weight = f"{name.removesuffix(_A)}.weight"
-        unused = any(fnmatchcase(weight, pattern) for pattern in model.ignore_hf)
-        if not name.endswith(_A) or unused:
+        if not name.endswith(_A):
             continue
         other = f"{name.removesuffix(_A)}{_B}"
         w = checkpoint.stored(weight).shape

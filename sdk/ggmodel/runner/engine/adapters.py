@@ -17,7 +17,7 @@ import numpy as np
 from ...errors import Unsupported
 from ...ml import Backend, Context, DType, Tensor
 from ...ml.node import Node, Weight
-from ...model import Batch, Step
+from ...model import Step
 from ...model.batch import Adapted
 from ...resources import Closing, closed_on_error
 
@@ -129,12 +129,15 @@ def _stored(on: Context, values: np.ndarray) -> Tensor:
 class Changes:
     """Adds the changes by adapters to a graph while it is recorded: its `Graph.changed`.
 
+    Args:
+        outputs: rows of the step that the graph takes at its end, I32; None if it takes none.
+
     Attributes:
         used: the changes that the graph has: adapter, weight and use.
     """
 
-    def __init__(self, ctx: Context, step: Step, batch: Batch):
-        self._ctx, self._step, self._outputs = ctx, step, batch.outputs
+    def __init__(self, ctx: Context, step: Step, outputs: Tensor | None = None):
+        self._ctx, self._step, self._outputs = ctx, step, outputs
         self._names = {name for one in step.adapted for name, _ in one.adapter.pairs}
         self._of_outputs: set[int] = set()  # nodes whose rows are those of the outputs
         self._places: dict[tuple[int, bool], tuple[Tensor, Tensor | None] | None] = {}
@@ -184,7 +187,9 @@ class Changes:
 
     def _rows(self, node: Node) -> int:
         """Rows of the batch that a result has."""
-        return self._outputs.dim(0) if node.uid in self._of_outputs else len(self._step.tokens)
+        if self._outputs is not None and node.uid in self._of_outputs:
+            return self._outputs.dim(0)
+        return len(self._step.tokens)
 
     def _change(
         self, pair: _Pair, node: Tensor, strength: Tensor, at: Tensor | None

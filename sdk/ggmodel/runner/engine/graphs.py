@@ -62,7 +62,7 @@ def trace(forward: Forward, backend: Backend, cache: Cache, step: Step) -> Trace
         tokens, outputs, embedded = step.shape
         k = 0 if step.components is None else len(step.components)
         batch = Batch(ctx, tokens, outputs, cache.layers(ctx, step), embedded, k)
-        changes = Changes(ctx, step, batch) if step.adapted else None
+        changes = Changes(ctx, step, batch.outputs) if step.adapted else None
         ctx.graph.changed = changes
         if step.probes:
             batch.whole, ctx.graph.tap = True, Tap(ctx, step)

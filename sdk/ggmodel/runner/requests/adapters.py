@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from ...errors import ConfigError, FormatError
+from ...errors import ConfigError, FormatError, Unsupported
 from ...gguf_file import TensorSource
-from ...model import Step
+from ...ml import Context, Tensor
+from ...model import Batch, Step
 from ..engine.adapters import Adapter, Strengths
 from ..engine.engine import Engine
 from ..engine.graphs import trace
@@ -176,9 +177,19 @@ class Adapters(Mapping[str, float]):
             )
 
     def _used(self, adapter: Adapter) -> set[tuple[Adapter, str, str]]:
-        engine = self._engine
+        engine, used = self._engine, set[tuple[Adapter, str, str]]()
+        model = engine.model
+
+        def scores(ctx: Context, batch: Batch) -> Tensor:
+            return model.class_scores(ctx, model.states(ctx, batch))
+
         with Scoring(engine).graphs(engine.memory_plan.forward, 1, 1) as graphs:
-            step = Step.blank(1, 1, engine.model.own_components()).adapt([(adapter, 1.0)])
-            graphs.cache.start_forward(step, reserve=True)
-            with closing(trace(graphs.forward, engine.backend, graphs.cache, step)) as traced:
-                return traced.changes.used if traced.changes is not None else set()
+            step = Step.blank(1, 1, model.own_components()).adapt([(adapter, 1.0)])
+            for forward in (graphs.forward, scores):
+                if len(used) == len(adapter.pairs):
+                    break
+                graphs.cache.start_forward(step, reserve=True)
+                headless = suppress(Unsupported) if forward is scores else nullcontext()
+                with headless, closing(trace(forward, engine.backend, graphs.cache, step)) as made:
+                    used |= made.changes.used if made.changes is not None else set()
+        return used

@@ -12,7 +12,7 @@ import numpy as np
 from ...errors import ComputeError, ConfigError, PromptError
 from ...ml import Context, Tensor
 from ...model import Step
-from ..engine.adapters import Strengths
+from ..engine.adapters import Changes, Strengths
 from ..engine.engine import Engine
 from ..engine.probes import Probe, Probed, Tap
 from ..engine.scoring import Scoring
@@ -95,7 +95,8 @@ def embed(
             pooled.add(states, sequences, positions)
         rows, texts = pooled.rows(), np.arange(len(chosen), dtype=np.int32)
         probed = _probed(chosen, probes, texts, texts)
-        return [*_project(engine, rows, last, Step(0 * texts, 0 * texts, texts, texts), probed)]
+        step = Step(0 * texts, 0 * texts, texts, texts).adapt(_strengths(engine, adapters))
+        return [*_project(engine, rows, last, step, probed)]
 
     return np.stack(_together(engine, texts, segments, work))
 
@@ -120,6 +121,7 @@ def token_rows(
                 outputs = np.arange(len(rows), dtype=np.int32)
                 step = Step(0 * outputs, positions, sequences, outputs)
                 probed = _probed(chosen, probes, sequences, outputs)
+                step.adapt(_strengths(engine, adapters))
                 rows = _project(engine, states, last, step, probed)
             for i, part in enumerate(parts):
                 part.append(rows[sequences == i])
@@ -160,6 +162,10 @@ def _together(
     return [results[i] for i in range(len(texts))]
 
 
+def _strengths(engine: Engine, adapters: Strengths | None) -> Strengths:
+    return engine.adapters if adapters is None else adapters
+
+
 Selected = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
@@ -186,7 +192,7 @@ def _states(
     own = Scoring(engine).graphs(engine.model.states, len(ids), longest)
     with nullcontext(engine.graphs) if engine.only_embeds else own as graphs:
         # Others may be chosen between two steps.
-        strengths = engine.adapters if adapters is None else adapters
+        strengths = _strengths(engine, adapters)
         for start in range(0, longest, engine.batch_size):
             pieces = [text[start : start + engine.batch_size] for text in ids]
             sequences = np.repeat(np.arange(len(ids), dtype=np.int32), [len(p) for p in pieces])
@@ -307,13 +313,14 @@ def _project(
     """Pooled rows after the architecture's last layers, float32 [texts, width].
 
     Args:
-        step: whose inputs the rows are.
+        step: whose inputs the rows are, with its adapters.
     """
     step.probes = probed
     with engine.backend.new_context() as ctx, ctx.trace():
         before = ctx.input().from_floats(pooled)
         tap = Tap(ctx, step, partial=True)
         ctx.graph.tap = tap if probed else None
+        ctx.graph.changed = Changes(ctx, step) if step.adapted else None
         after = last(ctx, before)
         if after is before:
             return pooled
