@@ -1,6 +1,6 @@
 """Make tests/convert/scales.npz: logits of checkpoints in FP8 and FP4, published layouts in small,
-which transformers loads, and the number of each byte. Needs torch and transformers. From the
-root of the repository:
+which transformers loads, and the number of each byte in E4M3 and in E8M0. Needs torch and
+transformers. From the root of the repository:
 
     python -m tests.convert.make_scales
 """
@@ -18,8 +18,8 @@ from tests.golden.files import load_golden
 
 FILE = Path(__file__).parent / "scales.npz"
 BLOCK = 16, 32
-# As DeepSeek V4 is published: exponents as scales, experts in FP4; and as V3 and Qwen 3 are.
-CASES = {"v4": ("deepseek4", "published"), "v3": ("qwen3", "experts")}
+# As DeepSeek V4 is published: exponents as scales, experts in FP4; and as Qwen 3's experts are.
+CASES = {"v4": ("deepseek4", "published"), "qwen3": ("qwen3", "experts")}
 # Names in V4's folders, which transformers writes otherwise.
 NAMES = {
     "model.": "",
@@ -92,7 +92,8 @@ def main() -> None:
     # It asks for a package that it does not need without a GPU.
     setattr(quantizer_finegrained_fp8, "is_accelerate_available", lambda: True)  # noqa: B010
     bytes_ = torch.arange(256, dtype=torch.uint8)
-    made = {"e4m3": bytes_.view(torch.float8_e4m3fn).float().numpy()}
+    formats = {"e4m3": torch.float8_e4m3fn, "e8m0": torch.float8_e8m0fnu}
+    made = {name: bytes_.view(kind).float().numpy() for name, kind in formats.items()}
     for case in CASES:
         with tempfile.TemporaryDirectory() as empty:
             net = transformers.AutoModelForCausalLM.from_pretrained(

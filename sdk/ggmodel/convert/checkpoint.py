@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
@@ -17,7 +18,7 @@ from ..errors import FormatError, LoadError, Unsupported
 from ..gguf_file.buffer import Buffer, quote
 from ..reading import parse_json, read_json, too_large
 from ..resources import Closing
-from .scales import FileTensor, mxfp4_of, rows_of, with_scales
+from .scales import mxfp4_of, rows_of, with_scales
 
 # safetensors' name of a dtype → bytes of an element, and numpy's name where arrays are given of it.
 _DTYPES: dict[str, tuple[int, str | None]] = {
@@ -50,6 +51,42 @@ _IN_MISTRALS_FORM = (
     f"unsupported; get config.json and {_WHOLE}, or {_INDEX} and its files, which most of their "
     "models have too, or a GGUF file"
 )
+
+
+@dataclass(frozen=True)
+class FileTensor:
+    """A tensor of a checkpoint.
+
+    Attributes:
+        shape: in numpy's order; () for a single number. It counts numbers, where two are a byte.
+        dtype: in safetensors' names: "BF16", "F32", "U8".
+        file: index into `files` of the checkpoint.
+        offset: byte in that file where its data starts.
+        scales: the tensor by whose numbers these are multiplied, if there is one.
+        block: rows and columns that have one scale.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    file: int
+    offset: int
+    nbytes: int
+    scales: FileTensor | None = None
+    block: tuple[int, int] = (1, 1)
+
+    def unsupported(self) -> Unsupported:
+        """The error that it is no tensor of weights."""
+        eight_bits = _DTYPES[self.dtype][1] is None
+        reason = (
+            "whose scales are missing or named otherwise"
+            if eight_bits
+            else "which is unsupported for weights"
+        )
+        return Unsupported(
+            f"{self.name} is {self.dtype}, {reason}; take a checkpoint of this model in BF16, F16 "
+            "or F32"
+        )
 
 
 class Checkpoint(Closing):
@@ -156,7 +193,7 @@ class Checkpoint(Closing):
         return _numbers(values[start:stop], t.dtype)
 
     def mxfp4(self, name: str) -> np.ndarray:
-        """The bytes of the MXFP4 blocks that a tensor is (`FileTensor.is_mxfp4`)."""
+        """The bytes of the MXFP4 blocks that a tensor is (`is_mxfp4`)."""
         t = self.stored(name)
         assert t.scales is not None
         return mxfp4_of(t, self.raw(name), self._bytes(t.scales))
@@ -199,10 +236,7 @@ def _dtype(t: FileTensor) -> str:
     """numpy's name of a tensor's type; raises Unsupported if its type needs scales."""
     dtype = _DTYPES[t.dtype][1]
     if dtype is None:
-        raise Unsupported(
-            f"{t.name} is {t.dtype}, whose scales are not there; take a checkpoint of this model "
-            "in BF16, F16 or F32"
-        )
+        raise t.unsupported()
     return dtype
 
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -26,7 +27,7 @@ from .from_hf import normalize, read_config, read_preparation, value_of_entry, w
 from .imatrix import ImportanceMatrix
 from .keys import Watched, listed_classes, recorded, unread_keys, with_defaults
 from .metadata import clip_metadata, describe, text_metadata
-from .scales import check_quantisation
+from .scales import check_quantisation, is_mxfp4
 from .tensor_types import Candidate, Recipe, choose, plain_type, recipe_of
 from .write import info
 
@@ -227,7 +228,12 @@ class CheckpointSource(TensorSource):
             return np.ascontiguousarray(part, np.float32)
         if self._latest is None or self._latest[0] != name:
             self._latest = None  # two of the largest would be too many
-            self._latest = name, self._values(made)
+            values = self._values(made)
+            if made.blocks is not None:
+                from .quantize import decode
+
+                values = decode(values, made.blocks, prod(made.shape))
+            self._latest = name, values
         return self._latest[1].reshape(-1, width)[start:stop]
 
     def mapped(self, file: int) -> memoryview | None:
@@ -251,8 +257,7 @@ class CheckpointSource(TensorSource):
         try:
             packed = made.blocks is not None and self._is_mxfp4(entry)
             read = self.checkpoint.mxfp4 if packed else self.checkpoint.array
-            parts = {s: read(s) for s in entry.sources}
-            value = value_of_entry(entry, self.config, self.hf, parts)
+            value = value_of_entry(entry, self.config, self.hf, read)
         except (ValueError, IndexError, TypeError) as error:
             if isinstance(error, ConfigError):
                 raise
@@ -291,7 +296,7 @@ class CheckpointSource(TensorSource):
     def _shape(self, entry: PlannedTensor) -> tuple[int, ...] | None:
         """The shape of the tensor of an entry, in numpy's order; None if there is no tensor."""
         if isinstance(entry.join, Computed):
-            value = value_of_entry(entry, self.config, self.hf, {})
+            value = value_of_entry(entry, self.config, self.hf, self.checkpoint.array)
             if value is None:
                 return None
             self._computed[entry.name] = np.ascontiguousarray(value, np.float32)
@@ -328,17 +333,14 @@ class CheckpointSource(TensorSource):
         """Whether its sources are MXFP4 blocks, which are stacked at most."""
         plain = entry.op is None and isinstance(entry.join, Stack | None)
         sources = [self.checkpoint.stored(source) for source in entry.sources]
-        return plain and bool(sources) and all(t.is_mxfp4 for t in sources)
+        return plain and bool(sources) and all(is_mxfp4(t) for t in sources)
 
     def _stored_as(self, entry: PlannedTensor) -> DType:
         """The type of its first source's numbers; BF16 of those with scales."""
         types = [DType.F32]
         for t in reversed([self.checkpoint.stored(source) for source in entry.sources]):
             if t.scales is None and t.dtype not in _PLAIN:
-                raise Unsupported(
-                    f"{t.name} is {t.dtype}, which is unsupported for weights; take a checkpoint "
-                    "of this model in BF16, F16 or F32"
-                )
+                raise t.unsupported()
             types.append(_PLAIN[t.dtype] if t.scales is None else DType.BF16)
         return types[-1]
 

@@ -18,7 +18,7 @@ from ..gguf_file import DType, MemorySource
 from ..gguf_file.values import KeyValues
 from ..model import Model, config_class
 from ..model.config import DOCUMENTS, key_fields
-from ..model.operations import Computed, Indices
+from ..model.operations import Computed, Indices, Stack
 from ..reading import read_json
 from .declaration import PlannedTensor, plan
 from .keys import Watched, listed_classes, recorded, reference_table, unread_keys, with_defaults
@@ -204,7 +204,7 @@ def from_hf(
     made: dict[str, Any] = {}
     fit = plan(architecture, config, tensors)
     for entry in fit.entries:
-        value = value_of_entry(entry, config, hf, tensors)
+        value = value_of_entry(entry, config, hf, tensors.__getitem__)
         if value is None:
             continue
         if entry.join is not None and entry.join.dtype is not None:
@@ -220,9 +220,12 @@ def from_hf(
 
 
 def value_of_entry(
-    entry: PlannedTensor, config: Any, hf: Mapping[str, Any], tensors: Mapping[str, np.ndarray]
+    entry: PlannedTensor, config: Any, hf: Mapping[str, Any], read: Callable[[str], np.ndarray]
 ) -> np.ndarray | None:
     """The GGUF tensor of an entry; None if it is not needed.
+
+    Args:
+        read: gives a tensor of the checkpoint by its name.
 
     Raises:
         ConfigError: a computed tensor cannot be computed from the config.
@@ -234,9 +237,26 @@ def value_of_entry(
             raise
         except Exception as error:
             raise ConfigError(f"{entry.name} cannot be made of config.json: {error!r}") from error
-    parts = [_widened(tensors[s]) for s in entry.sources]
-    value = parts[0] if entry.join is None else entry.join.join(parts, config)
+    parts = (_widened(read(s)) for s in entry.sources)
+    if entry.join is None:
+        value = next(parts)
+    elif isinstance(entry.join, Stack):
+        value = _stacked(parts, len(entry.sources))
+    else:
+        value = entry.join.join([*parts], config)
     return value if entry.op is None else entry.op.to_gguf(value, config)
+
+
+def _stacked(parts: Iterator[np.ndarray], n: int) -> np.ndarray:
+    """n parts in one array; each is read once the one before it has its place."""
+    first = next(parts)
+    stack = np.empty((n, *first.shape), first.dtype)
+    stack[0] = first
+    for i, part in enumerate(parts, 1):
+        if part.shape != first.shape:
+            raise ValueError(f"{list(part.shape)} cannot be stacked on {list(first.shape)}")
+        stack[i] = part
+    return stack
 
 
 def _widened(x: np.ndarray) -> np.ndarray:
