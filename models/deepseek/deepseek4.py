@@ -20,6 +20,7 @@ SPARSE, HEAVY = "compressed_sparse_attention", "heavily_compressed_attention"
 RATES = {LOCAL: 0, SPARSE: 4, HEAVY: 128}
 HASHED = "hash_moe"
 SQRT_SOFTPLUS = 4  # `expert_gating_func` in files
+_HEADS_AT_ONCE = 8  # scores of all heads at once would take gigabytes
 
 
 def _supported(key: str, values: list[Any], supported: Iterable[Any]) -> list[Any]:
@@ -259,7 +260,8 @@ class Indexer(Module):
         → the same for those that are read."""
         h, m, n = self.config, keys.dim(1), x.dim(1)
         shares, scores = self.shares(x).scale(h.index_width**-0.5), mask
-        for some, part in zip(q.chunk(1, 8), shares.chunk(0, 8), strict=True):  # all take memory
+        parts = q.chunk(1, _HEADS_AT_ONCE), shares.chunk(0, _HEADS_AT_ONCE)
+        for some, part in zip(*parts, strict=True):
             each = keys.mulmat(some.contiguous().reshape(h.index_dim, -1)).relu()
             each = each.reshape(m, -1, n).permute(1, 0, 2).contiguous()
             scores = scores + each.mulmat(part.contiguous().reshape(-1, 1, n)).reshape(m, n)

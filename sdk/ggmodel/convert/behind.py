@@ -34,6 +34,10 @@ RERANKER_TEMPLATE = (
 )
 
 
+_RANKING = {"pooling_type": _SCORES, "classifier.output_labels": _LABELS}
+_TEXTS = {"tokenizer.chat_template.rerank": RERANKER_TEMPLATE, _TEMPLATES: ["rerank"]}
+
+
 class Behind:
     """The modules of a folder.
 
@@ -90,14 +94,14 @@ class Behind:
         if folder.pooling is not None:  # decoders do not declare it
             keys["pooling_type"] = folder.pooling
         if folder.judges is not None:
-            keys |= _metadata_of(self._reranks)[0]
+            keys |= _RANKING
         if (activation := score_activation(self._checkpoint.config, file)) is not None:
             keys.setdefault("classifier.score_activation", activation)
         return {f"{architecture}.{key}": value for key, value in keys.items()}
 
     def with_templates(self, vocabulary: dict[str, Any]) -> dict[str, Any]:
         """The metadata `tokenizer.*`, with the text around query and document of a reranker."""
-        texts = _metadata_of(self._reranks and self._folder.judges is not None)[1]
+        texts = _TEXTS if self._reranks and self._folder.judges is not None else {}
         if texts and _TEMPLATES in vocabulary:
             texts = {**texts, _TEMPLATES: [*vocabulary[_TEMPLATES], *texts[_TEMPLATES]]}
         return {**vocabulary, **texts}
@@ -179,17 +183,3 @@ def _ranking(
     if source is None:
         raise FormatError(f"the checkpoint has no {sources[0]}, of which its scores are made")
     return PlannedTensor("cls.output.weight", (source,), None, _TakeRows(judges))
-
-
-def _metadata_of(template: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Keys without the architecture, and those of the vocabulary.
-
-    Args:
-        template: the file has the text around query and document, too.
-    """
-    keys = {"pooling_type": _SCORES, "classifier.output_labels": list(_LABELS)}
-    texts = {
-        "tokenizer.chat_template.rerank": RERANKER_TEMPLATE,
-        "tokenizer.chat_templates": ["rerank"],
-    }
-    return keys, texts if template else {}

@@ -140,8 +140,9 @@ def _import_elsewhere(name: str) -> None:
     name, else all, else the entry point of that name."""
     if name in _registered:
         return
+    file = _importable(name)
     for module in _built_in():
-        if module.rpartition(".")[2] == _importable(name):
+        if module.rpartition(".")[2] == file:
             _import_built_in([module])
             if name in _registered:
                 return
