@@ -31,6 +31,16 @@ INLINE ints rounded(vec x) {
     return _mm256_cvtps_epi32(x);
 }
 
+INLINE ints max_ints(ints a, ints b) {
+    return _mm256_max_epi32(a, b);
+}
+
+INLINE int largest_int(ints x) {
+    __m128i four = _mm_max_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+    return _mm_cvtsi128_si32(_mm_max_epi32(four, _mm_shuffle_epi32(four, 0xb1)));
+}
+
 INLINE void store_shorts(int16_t * at, ints x) {
     __m128i shorts = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
     _mm_storeu_si128((__m128i *) at, shorts);

@@ -39,6 +39,14 @@ INLINE ints rounded(vec x) {
     return _mm512_cvtps_epi32(x);
 }
 
+INLINE ints max_ints(ints a, ints b) {
+    return _mm512_max_epi32(a, b);
+}
+
+INLINE int largest_int(ints x) {
+    return _mm512_reduce_max_epi32(x);
+}
+
 INLINE void store_shorts(int16_t * at, ints x) {
     _mm256_storeu_si256((__m256i *) at, _mm512_cvtepi32_epi16(x));
 }

@@ -341,7 +341,7 @@ HIDDEN void ggmodel_round(struct ggml_tensor * dst, int ith, int nth, void * unu
 /* The bytes of a rounded column for weights of a type: 0 where activations are not rounded. */
 HIDDEN size_t ggmodel_rounded_bytes(int type, int64_t width) {
     bool rounds = ggmodel_family->round_column && is_float(type) && type != GGML_TYPE_F32;
-    return rounds ? (size_t) (width / BLOCK) * (BLOCK * sizeof(int16_t) + sizeof(float)) : 0;
+    return rounds ? (size_t) (width / BLOCK) * (BLOCK * sizeof(int16_t) + 2 * sizeof(float)) : 0;
 }
 
 HIDDEN bool ggmodel_multiplies(int type) {

@@ -1,13 +1,19 @@
 /* Products of F16 and BF16 weights with many columns, where bits may depend on what is computed beside an element.
 
-   Weights and activations become whole numbers of 14 bits, with a scale for BLOCK values: they are off by 2^-14 of a
-   block's largest value at most, where F16 activations would be by 2^-12 of each. An element is, block after block,
+   Activations become whole numbers of 15 bits, with a scale for HALF values, weights of 14 bits, with a scale for
+   BLOCK: off by 2^-15 and 2^-14 of a block's largest value at most, where F16 activations are by 2^-11 of each. An
+   element is, block after block,
 
-       sum = fma(float(exact sum of a block), activation scale * weight scale, sum)
+       half = activation scale * float(exact sum of the first half)
+       half = fma(activation scale, float(exact sum of the second half), half)
+       sum = fma(half, weight scale, sum)
 
-   in which one instruction adds two products: the same bits in each family, however many columns and threads. */
+   in which one instruction adds two products: the same bits in each family, however many columns and threads. The
+   scale of values of which one is not finite is NaN, and so is each element that reads them. */
 
-#define SHORT      8191 /* the largest number: 32 bits hold the sum of BLOCK products */
+#define HALF       (BLOCK / 2)
+#define MOST_X     16383 /* the largest numbers: 32 bits hold the sum of HALF products */
+#define MOST_W     8191
 #define LEAST_MOST 1e-30f /* the smallest largest value: a scale's inverse is finite */
 #define SHORT_ROWS 32   /* of a panel */
 
@@ -18,20 +24,31 @@ struct short_rows {
 };
 
 _Static_assert(BLOCKS * sizeof(struct short_rows) <= ROWS / TILE * BLOCKS * sizeof(struct rows), "a panel fits");
+_Static_assert((int64_t) HALF * MOST_X * MOST_W <= INT32_MAX, "sums are exact");
+
+/* Values without a sign and of at least 0, or NaN and infinity, which are larger as bits. */
+INLINE vec larger_vec(vec a, vec b) {
+    return (vec) max_ints((ints) a, (ints) b);
+}
+
+/* The scale of whole numbers up to 1 / part: NaN if the largest value is not finite. */
+INLINE vec scale_of(vec largest, float part) {
+    return fma_vec(largest, vec_of(0), mul_vec(largest, vec_of(part)));
+}
 
 /* A column of `blocks`: all values, then their scales. */
 TARGET static void round_column(const float * from, int blocks, void * to) {
     int16_t * values = to;
     float * scales = (float *) (values + blocks * BLOCK);
-    for (int b = 0; b < blocks; b++, from += BLOCK, values += BLOCK) {
-        vec most = abs_vec(load_vec(from));
-        for (int i = VEC; i < BLOCK; i += VEC) {
-            most = max_vec(most, abs_vec(load_vec(from + i)));
+    for (int h = 0; h < blocks * (BLOCK / HALF); h++, from += HALF, values += HALF) {
+        vec most = vec_of(LEAST_MOST);
+        for (int i = 0; i < HALF; i += VEC) {
+            most = larger_vec(most, abs_vec(load_vec(from + i)));
         }
-        float largest = largest_of(max_vec(most, vec_of(LEAST_MOST)));
-        scales[b] = largest * (1.0f / SHORT);
-        for (int i = 0; i < BLOCK; i += VEC) {
-            store_shorts(values + i, rounded(mul_vec(load_vec(from + i), vec_of(SHORT / largest))));
+        vec largest = (vec) ints_of(largest_int((ints) most)), inverse = div_vec(vec_of(MOST_X), largest);
+        scales[h] = scale_of(largest, 1.0f / MOST_X)[0];
+        for (int i = 0; i < HALF; i += VEC) {
+            store_shorts(values + i, rounded(mul_vec(load_vec(from + i), inverse)));
         }
     }
 }
@@ -46,10 +63,10 @@ INLINE void fill_block(int type, const uint8_t * from, size_t stride, int first,
     for (int i = 0; i < BLOCK; i++) {
         words pair = pairs[i / 2], bits = i % 2 ? pair & 0xffff0000 : pair << 16;
         values[i] = type == GGML_TYPE_BF16 ? (vec) bits : low_halves(i % 2 ? pair >> 16 : pair);
-        most = max_vec(most, abs_vec(values[i]));
+        most = larger_vec(most, abs_vec(values[i]));
     }
-    vec inverse = div_vec(vec_of(SHORT), most);
-    store_vec(to->scale + first, mul_vec(most, vec_of(1.0f / SHORT)));
+    vec inverse = div_vec(vec_of(MOST_W), most);
+    store_vec(to->scale + first, scale_of(most, 1.0f / MOST_W));
     for (int i = 0; i < BLOCK / 2; i++) {
         words low = (words) rounded(mul_vec(values[2 * i], inverse));
         words high = (words) rounded(mul_vec(values[2 * i + 1], inverse));
@@ -78,38 +95,52 @@ TARGET static void fill_short_rows(const struct ggml_tensor * w, const uint8_t *
     }
 }
 
+/* Exact sums of HALF products of 2 * VEC rows and n columns, from pair `first` of a block and from x + at on. */
+INLINE void dots_of_half(const struct short_rows * w, int first, int row, const int16_t * const * x, int at, int n,
+                         ints (*to)[2]) {
+    for (int j = 0; j < n; j++) {
+        to[j][0] = to[j][1] = ints_of(0);
+    }
+    for (int i = 0; i < HALF / 2; i++) {
+        ints low = load_ints(w->values[first + i][row]), high = load_ints(w->values[first + i][row + VEC]);
+        for (int j = 0; j < n; j++) {
+            ints two = ints_of((int) word_of((const uint8_t *) (x[j] + at + 2 * i)));
+            to[j][0] = dot_shorts(to[j][0], low, two);
+            to[j][1] = dot_shorts(to[j][1], high, two);
+        }
+    }
+}
+
 /* SHORT_ROWS rows times n columns, added to what `to` has if `more`. */
 INLINE void add_shorts(const struct short_rows * w, int blocks, const int16_t * const * x,
                        const float * const * scales, int n, bool more, float * const * to) {
     for (int row = 0; row < SHORT_ROWS; row += 2 * VEC) {
-        vec sums[2][FLOAT_COLUMNS];
+        vec sums[FLOAT_COLUMNS][2];
         for (int j = 0; j < n; j++) {
-            sums[0][j] = more ? load_vec(to[j] + row) : vec_of(0);
-            sums[1][j] = more ? load_vec(to[j] + row + VEC) : vec_of(0);
+            sums[j][0] = more ? load_vec(to[j] + row) : vec_of(0);
+            sums[j][1] = more ? load_vec(to[j] + row + VEC) : vec_of(0);
         }
         for (int b = 0; b < blocks; b++) {
-            ints exact[2][FLOAT_COLUMNS];
+            ints exact[FLOAT_COLUMNS][2];
+            vec halves[FLOAT_COLUMNS][2], low = load_vec(w[b].scale + row), high = load_vec(w[b].scale + row + VEC);
+            dots_of_half(w + b, 0, row, x, b * BLOCK, n, exact);
             for (int j = 0; j < n; j++) {
-                exact[0][j] = exact[1][j] = ints_of(0);
+                vec scale = vec_of(scales[j][2 * b]);
+                halves[j][0] = mul_vec(scale, vec_of_ints(exact[j][0]));
+                halves[j][1] = mul_vec(scale, vec_of_ints(exact[j][1]));
             }
-            for (int i = 0; i < BLOCK / 2; i++) {
-                ints low = load_ints(w[b].values[i][row]), high = load_ints(w[b].values[i][row + VEC]);
-                for (int j = 0; j < n; j++) {
-                    ints two = ints_of((int) word_of((const uint8_t *) (x[j] + b * BLOCK + 2 * i)));
-                    exact[0][j] = dot_shorts(exact[0][j], low, two);
-                    exact[1][j] = dot_shorts(exact[1][j], high, two);
-                }
-            }
-            vec low = load_vec(w[b].scale + row), high = load_vec(w[b].scale + row + VEC);
+            dots_of_half(w + b, HALF / 2, row, x, b * BLOCK + HALF, n, exact);
             for (int j = 0; j < n; j++) {
-                vec scale = vec_of(scales[j][b]);
-                sums[0][j] = fma_vec(vec_of_ints(exact[0][j]), mul_vec(scale, low), sums[0][j]);
-                sums[1][j] = fma_vec(vec_of_ints(exact[1][j]), mul_vec(scale, high), sums[1][j]);
+                vec scale = vec_of(scales[j][2 * b + 1]);
+                halves[j][0] = fma_vec(scale, vec_of_ints(exact[j][0]), halves[j][0]);
+                halves[j][1] = fma_vec(scale, vec_of_ints(exact[j][1]), halves[j][1]);
+                sums[j][0] = fma_vec(halves[j][0], low, sums[j][0]);
+                sums[j][1] = fma_vec(halves[j][1], high, sums[j][1]);
             }
         }
         for (int j = 0; j < n; j++) {
-            store_vec(to[j] + row, sums[0][j]);
-            store_vec(to[j] + row + VEC, sums[1][j]);
+            store_vec(to[j] + row, sums[j][0]);
+            store_vec(to[j] + row + VEC, sums[j][1]);
         }
     }
 }
@@ -138,7 +169,7 @@ TARGET static void multiply_short_rows(const struct floats * of, const struct sh
     for (int j = 0; j < n; j++) {
         const int16_t * column = (const int16_t *) ((const char *) of->x->data + (first + j) * of->x->nb[1]);
         x[j] = column + begin * BLOCK;
-        scales[j] = (const float *) (column + k) + begin;
+        scales[j] = (const float *) (column + k) + begin * (BLOCK / HALF);
         results[j] = of->to + (size_t) (first + j) * m + row;
         at[j] = rows < SHORT_ROWS ? memcpy(part[j], results[j], rows * sizeof(float)) : results[j];
     }

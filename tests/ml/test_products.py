@@ -142,23 +142,30 @@ def test_bits_do_not_depend_on_columns_threads_and_instructions(dtype: DType):
             np.testing.assert_array_equal(part, whole[first:last])
 
 
-def in_14_bits(values: np.ndarray) -> np.ndarray:
-    """Multiples of the 8191st part of the largest of 32 values."""
-    blocks = values.astype(np.float64).reshape(-1, 32)
-    step = np.maximum(np.abs(blocks).max(1, keepdims=True), 1e-30) / 8191
+FLOATS_OF_16_BITS = pytest.mark.parametrize(
+    "dtype", [DType.F16, DType.BF16], ids=lambda dtype: dtype.name
+)
+
+
+def whole_numbers(values: np.ndarray, block: int, most: int) -> np.ndarray:
+    """Multiples of the `most`-th part of the largest value of a block."""
+    blocks = values.astype(np.float64).reshape(-1, block)
+    step = np.maximum(np.abs(blocks).max(1, keepdims=True), 1e-30) / most
     return (np.rint(blocks / step) * step).reshape(values.shape)
 
 
 @NEEDS_FAMILY
-@pytest.mark.parametrize("dtype", [DType.F16, DType.BF16], ids=lambda dtype: dtype.name)
-def test_many_columns_of_floats_are_rounded_to_14_bits(dtype: DType):
-    """With the same bits for any number above eight; by NEON they are not rounded."""
+@FLOATS_OF_16_BITS
+def test_many_columns_of_floats_are_rounded_to_whole_numbers(dtype: DType):
+    """With the same bits for any number above eight; by NEON they are not rounded. Values of 15 and
+    14 bits are off by less than activations in F16, whose NMSE is 4e-8 of any numbers: by 8e-9 of
+    normal numbers, and 12e-9 where one of 50 is a thousand times larger."""
     weight, x = some(dtype, 100, 2080), normal(37, 2080, seed=2)
     x[3, ::50] *= 1000
     x[4] *= 1e-20
     x[5, 32:] = 0
     want = x.astype(np.float64) @ weight.values.T
-    rounded = in_14_bits(x) @ in_14_bits(weight.values).T
+    rounded = whole_numbers(x, 16, 16383) @ whole_numbers(weight.values, 32, 8191).T
     bits: set[bytes] = set()
     for instructions in INSTRUCTIONS:
         lib.ggmodel_use_products(instructions)
@@ -166,12 +173,54 @@ def test_many_columns_of_floats_are_rounded_to_14_bits(dtype: DType):
         rounds = lib.ggmodel_rounded_bytes(int(dtype), 32) > 0
         assert np.array_equal(whole, multiplied([weight], x, deterministic=True)[0]) != rounds
         for got, exact, alike in zip(whole, want, rounded if rounds else want, strict=True):
-            assert nmse(got, alike) < 1e-9 and nmse(got, exact) < 1e-7
+            assert nmse(got, alike) < 1e-9 and nmse(got, exact) < 2.5e-8
         for first, last, threads in ((0, 9, 1), (1, 37, 3)):
             (part,) = multiplied([weight], x[first:last], threads)
             np.testing.assert_array_equal(part, whole[first:last])
         bits.add(whole.tobytes())
     assert len(bits) == 1
+
+
+@NEEDS_FAMILY
+@FLOATS_OF_16_BITS
+def test_errors_of_outliers_are_smaller_than_those_of_ggml(
+    dtype: DType, always: Callable[[bool], None]
+):
+    """Activations a thousand times larger in few channels, as decoders have them; BF16 activations
+    of ggml are off by more."""
+    weight, x = some(dtype, 96, 2048), normal(40, 2048, seed=9)
+    x[:, ::50] *= 1000
+    want = x.astype(np.float64) @ weight.values.T
+    (own,) = multiplied([weight], x)
+    always(False)
+    (theirs,) = multiplied([weight], x, own=False)
+    assert nmse(own, want) < nmse(theirs, want) / 2
+
+
+@NEEDS_FAMILY
+@FLOATS_OF_16_BITS
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_values_that_are_not_finite_reach_their_elements(dtype: DType, value: float):
+    """Those of a column of activations and of a row of weights, at any place of a block; no other
+    element changes."""
+    finite, x = some(dtype, 80, 256), normal(40, 256, seed=8)
+    numbers = np.frombuffer(finite.data, np.uint16).reshape(80, 256).copy()
+    part = np.array(value, np.float32).view(np.uint32) >> 16
+    bits = np.array(value, np.float16).view(np.uint16) if dtype is DType.F16 else part
+    columns, rows = np.arange(2, 40, 3), np.arange(1, 80, 7)
+    spoilt = x.copy()
+    spoilt[columns, 37 * columns % 256] = value
+    numbers[rows, 41 * rows % 256] = bits
+    weight = Blocks(dtype, numbers.tobytes(), finite.values)
+    for instructions in INSTRUCTIONS:
+        lib.ggmodel_use_products(instructions)
+        (want,) = multiplied([finite], x)
+        want[columns] = np.nan
+        want[:, rows] = np.nan
+        (got,) = multiplied([weight], spoilt)
+        rounds = lib.ggmodel_rounded_bytes(int(dtype), 32) > 0
+        shown = np.where(np.isfinite(got), got, np.float32(np.nan))
+        np.testing.assert_array_equal(got if rounds else shown, want)
 
 
 @NEEDS_FAMILY

@@ -4,9 +4,10 @@ ggml computes them as custom ops, in its thread pool: one node quantises the act
 result all products of the same activations read, and one multiplies. Weights are read as they lie
 in the file, and become bytes a panel at a time, or for few columns some rows at a time.
 Float weights become F32, and their activations stay it: none is rounded. Unless all bits must be
-the same in any batch, F16 and BF16 weights multiply many columns as whole numbers of 14 bits
-(native/rounded.h), of half the error of ggml's F16. ggml's kernels are faster for some types and
-numbers of columns, so that both are tried (measurements.py); benchmarks/products.py compares them.
+the same in any batch, F16 and BF16 weights multiply many columns as whole numbers of 14 and 15 bits
+(native/rounded.h), mostly of less than half the error of ggml's F16. ggml's kernels are faster for
+some types and numbers of columns, so that both are tried (measurements.py); benchmarks/products.py
+compares them.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ class Products:
         return order
 
     def _rounds(self, weight: Any, x: Any, ids: Any) -> bool:
-        """Whether the columns of a product are rounded to 14 bits."""
+        """Whether the columns of a product are rounded to 15 bits."""
         many = not self._in_order and not ids and math.prod(list(x.ne)[1:]) > _FEW
         return many and lib.ggmodel_rounded_bytes(weight.type, _BLOCK) > 0
 
