@@ -4,10 +4,10 @@ ggml computes them as custom ops, in its thread pool: one node quantises the act
 result all products of the same activations read, and one multiplies. Weights are read as they lie
 in the file, and become bytes a panel at a time, or for few columns some rows at a time.
 Float weights become F32, and their activations stay it: none is rounded. Unless all bits must be
-the same in any batch, F16 and BF16 weights multiply many columns as whole numbers of 14 and 15 bits
-(native/rounded.h), mostly of less than half the error of ggml's F16. ggml's kernels are faster for
-some types and numbers of columns, so that both are tried (measurements.py); benchmarks/products.py
-compares them.
+the same in any batch, F16 and BF16 weights, but experts, multiply more than eight columns as whole
+numbers of 14 and 15 bits by AVX-512 and AVX2 (native/rounded.h), mostly of less than half the error
+of ggml's F16. ggml's kernels are faster for some types and numbers of columns, so that both are
+tried (measurements.py); benchmarks/products.py compares them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ROUND = ffi.addressof(lib, "ggmodel_round")
 
 NAMES = ("none", "AVX2", "AVX-VNNI", "AVX-512 VNNI", "AMX", "NEON dot product")
 """Families of instructions by their number; AMX is for more than eight columns. All give the same
-bits."""
+bits, but of F16 and BF16 weights with more than eight columns: NEON does not round these."""
 
 LEAST = 1 << 16
 """Weights of a product: of fewer, as in tiny models, each thread has little but the start."""
