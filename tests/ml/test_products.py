@@ -233,7 +233,8 @@ def test_shapes(rows: int, width: int, instructions: int):
     for dtype in (DType.Q8_0, DType.Q5_1, DType.F16, DType.BF16, DType.F32):
         weight = some(dtype, rows, width)
         (got,) = multiplied([weight], x, threads=2)
-        assert nmse(got, x.astype(np.float64) @ weight.values.T) < 1e-4
+        bound = 1e-4 if dtype.is_quantized else 1e-7
+        assert nmse(got, x.astype(np.float64) @ weight.values.T) < bound
         if not dtype.is_quantized:
             (got,) = multiplied([weight], x, threads=2, deterministic=True)
         (few,) = multiplied([weight], x[1:2], threads=2)
