@@ -53,8 +53,8 @@ def rearranging() -> Any:
 
 
 def test_a_number_of_columns_counts_as_the_next_lower_one_tried():
-    assert measurements.COLUMNS == (1, 2, 4, 8, 16, 64, 512)
-    at = [measurements.at(PLAIN_FOR_MANY, n) for n in (0, 1, 3, 7, 8, 15, 512)]
+    assert measurements.COLUMNS == (1, 2, 4, 9, 16, 64, 512)
+    at = [measurements.at(PLAIN_FOR_MANY, n) for n in (0, 1, 3, 8, 9, 15, 512)]
     assert at == [False, False, False, False, True, True, True]
 
 
@@ -306,11 +306,11 @@ def test_each_product_reads_the_copy_that_is_faster(
         products(backend)
         w = backend.get("w")
         assert w is not None
-        for n in (1, 7, 8, 512):
+        for n in (1, 8, 9, 512):
             with backend.new_context() as ctx, ctx.trace():
                 y = w.mulmat(ctx.input().from_floats(normal(n, 256)))
                 read = backend.weights.tensor(w, y, 0, fast=True)
-            assert (read == backend.weights._fast[w.uid]) == (n < 8)
+            assert (read == backend.weights._fast[w.uid]) == (n < 9)
 
 
 def test_reading_a_weight_otherwise_is_no_product(

@@ -3,7 +3,9 @@ company."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from ggmodel.ml import BackendParams, DType, Tensor, new_backend, table
 from ggmodel.ml.ggml import measurements, products
 from ggmodel.ml.ggml.ggml_backend import GGMLBackend
 from ggmodel.ml.ggml.ordered import ours
-from ggmodel.native import lib
+from ggmodel.native import build, lib
 from tests.ml.harness import METADATA, Blocks, blocks, nmse, normal
 
 ALL = len(products.NAMES)
@@ -84,6 +86,15 @@ def multiplied(
 def test_types_with_a_kernel():
     """All that ggml multiplies."""
     assert set(SERVED) == table.NUMBERS
+
+
+@NEEDS_FAMILY
+def test_numbers_are_those_of_the_kernels():
+    """And a trial tells few columns from more."""
+    header = Path(build.__file__).with_name("products.h").read_text(encoding="utf-8")
+    for name, number in (("BLOCK", products._BLOCK), ("FEW", products._FEW)):
+        assert re.findall(rf"^#define {name} +(\d+)", header, re.M) == [str(number)]
+    assert products._FEW + 1 in measurements.COLUMNS
 
 
 @NEEDS_FAMILY

@@ -116,8 +116,8 @@ def _content() -> np.ndarray:
 
 log = logging.getLogger("ggmodel.ml")
 
-COLUMNS = (1, 2, 4, 8, 16, 64, 512)
-"""Column counts that are tried; others round down."""
+COLUMNS = (1, 2, 4, 9, 16, 64, 512)
+"""Column counts that are tried; others round down. More than eight have other kernels of ours."""
 
 # The tried weight, a multiple of every block's and every tile's size. It is small enough for a
 # core's own cache, so that neither the other cores nor the memory matter; but one column reads

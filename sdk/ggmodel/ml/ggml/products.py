@@ -20,8 +20,8 @@ from ...gguf_file.types import DType
 from ...native import ffi, lib
 from ..node import Node
 
-_BLOCK = 32  # of native/products.c
-_FEW = 8  # columns, at most, of which none is rounded
+_BLOCK = 32  # of native/products.h
+_FEW = 8  # of native/products.h: columns, at most, of which none is rounded
 _ALL_THREADS = -1  # GGML_N_TASKS_MAX; a kernel for one thread returns in the others
 _MULTIPLY = ffi.addressof(lib, "ggmodel_multiply")
 _FINISH = ffi.addressof(lib, "ggmodel_finish")
