@@ -6,7 +6,7 @@
    LANES sums taking every LANES-th position. Results so far are scaled when the highest score grows.
    Each step is rounded once, as written here, so that all instruction sets give the same bits, whatever
    else is computed beside a query. Where that is not asked for, a query that is alone reads keys as they
-   lie: its scores are added up in another order. */
+   lie: its scores are added up in another order. A score that is NaN makes its query's result NaN. */
 
 #include "attention.h"
 

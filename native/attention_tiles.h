@@ -171,7 +171,8 @@ TARGET static void add_biases(const struct query * q, int64_t first, int begin, 
         if (q->mask) {
             float m = q->half ? ggml_fp16_to_fp32(((const ggml_fp16_t *) q->mask)[first + j]) :
                                 ((const float *) q->mask)[first + j];
-            scores[j] = q->slope != 0 ? scores[j] + q->slope * m : scores[j] + m;
+            float masked = q->slope != 0 ? scores[j] + q->slope * m : scores[j] + m;
+            scores[j] = m == -INFINITY ? m : masked; /* NaN is not seen */
         } else if (q->slope != 0) {
             float distance = (float) (q->position - (first + j));
             float lost = q->slope * (distance < 0 ? -distance : distance);
@@ -186,8 +187,17 @@ INLINE void scale(float * x, int n, vec factor) {
     }
 }
 
+/* Whether a score of a block is NaN. */
+TARGET static bool any_nan(const float * scores) {
+    bool any = false;
+    for (int j = 0; j < CELLS; j++) {
+        any = any || scores[j] != scores[j];
+    }
+    return any;
+}
+
 /* Scores of one query become weights; the results so far are scaled to the new maximum. False if
-   nothing of the block is seen. */
+   nothing of the block is seen. The weight of NaN is NaN, and so is the result. */
 TARGET static bool weights_of(const struct query * q, const struct attention * of, int64_t first,
                                     float * scores, float * maximum, float * sums, float * result) {
     float numbers[CELLS];
@@ -210,11 +220,11 @@ TARGET static bool weights_of(const struct query * q, const struct attention * o
         }
     }
     for (int j = 0; j < CELLS; j += VEC) {
-        highest = max_vec(highest, load_vec(numbers + j));
+        highest = max_vec(load_vec(numbers + j), highest); /* of numbers */
     }
     float most = largest_of(highest);
     most = most > *maximum ? most : *maximum;
-    if (most == -INFINITY) {
+    if (most == -INFINITY && !any_nan(numbers)) {
         return false;
     }
     if (most > *maximum) {

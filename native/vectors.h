@@ -1,6 +1,7 @@
 /* Vectors of VEC floats, each operation rounded once, so that all give the same bits: of AVX-512, AVX2 or NEON, as
    the including file's AVX512_VECTORS, AVX2_VECTORS or NEON_VECTORS says, else of any machine. It defines TARGET, of
-   functions, and INLINE. Maxima and minima are b where one is no number, or both are zeros. */
+   functions, and INLINE. Maxima and minima are b where one is no number, or both are zeros; largest_of takes numbers
+   alone. Those of any machine are what attention_tiles.h needs. */
 
 #if defined(AVX512_VECTORS)
 #define VEC 16

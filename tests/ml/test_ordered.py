@@ -239,6 +239,27 @@ def test_attention_is_as_by_the_formula(
     assert nmse(got, in_numpy(case, rows, **KINDS[kind])) < 1e-11
 
 
+@pytest.mark.parametrize(("kind", "window"), SHORT)
+def test_scores_that_are_no_numbers_reach_the_results_that_read_them(
+    backend: Backend, instructions: int, kind: str, window: int
+):
+    """Of a query's head, and of a key's heads for all that see it, at any place of a block; no
+    other result changes."""
+    del instructions
+    rows = np.arange(150)
+    case = Case(backend, DType.F32, window=window)
+    want = case.compute(rows, **KINDS[kind])
+    for p, head in ((4, 1), (100, 0)):
+        case.q[p, head, p % D] = want[p, head] = np.nan
+    for p in (45, 63, 64, 127):
+        case.k[case.cells[p], 1, p % D] = np.nan
+        want[p : p + window, HEADS // KV_HEADS :] = np.nan
+    np.testing.assert_array_equal(case.compute(rows, **KINDS[kind]), want)
+    for p in (4, 63, 70):
+        got = case.compute(rows[p : p + 1], **KINDS[kind])
+        np.testing.assert_array_equal(got, want[p : p + 1])
+
+
 @pytest.mark.parametrize("kind", ["plain", "softcap", "sinks", "alibi"])
 def test_the_numpy_backend_reads_orders(reference: Backend, kind: str):
     case, rows = Case(reference, DType.F32, window=70), np.arange(0, 150, 7)
@@ -327,6 +348,25 @@ def test_masks_and_no_mask(backend: Backend, instructions: int):
         e = np.exp(scores - scores.max(-1, keepdims=True))
         want = np.einsum("hnm,mhd->nhd", e / e.sum(-1, keepdims=True), v.repeat(2, 1))
         assert nmse(got, want) < 1e-11
+
+
+def test_masked_keys_may_be_no_numbers(backend: Backend, instructions: int):
+    """Those of a whole block, too."""
+    del instructions
+    q, k, v = normal(5, 4, 80), normal(140, 2, 80, seed=1), normal(140, 2, 80, seed=2)
+    mask = np.zeros((5, 140), np.float32)
+    mask[:, :66] = -np.inf
+    results = []
+    for value in (0, np.nan):
+        k[::13] = value
+        mask[:, ::13] = -np.inf
+        with backend.new_context() as ctx, ctx.trace():
+            x, y, z, m = (ctx.input().from_floats(a) for a in (q, k, v, mask))
+            out = x.scaled_dot_product_attention(y, z, m, scale=0.2)
+            ctx.compute(out)
+            results.append(out.floats().copy())
+    assert np.isfinite(results[0]).all()
+    np.testing.assert_array_equal(results[1], results[0])
 
 
 def test_a_row_that_sees_nothing_gets_zeros(backend: Backend):
