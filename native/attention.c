@@ -71,7 +71,7 @@ static float slope_of(float max_bias, int head, int heads) {
 #define ROW 5 /* numbers of a row in `order`: where its list begins and ends, its first position, … */
 
 /* The operands of one op. */
-struct operands {
+struct attention_operands {
     const struct ggml_tensor * q, * k, * v, * sinks, * bias, * mask;
     const int32_t * order, * lists;
     struct ggml_tensor * dst;
@@ -79,7 +79,8 @@ struct operands {
 };
 
 /* Query `row` of head h, of batch b. */
-static struct query query_of(const struct operands * x, const struct attention * of, int row, int h, int64_t b) {
+static struct query query_of(const struct attention_operands * x, const struct attention * of, int row, int h,
+                             int64_t b) {
     const struct ggml_tensor * q = x->q, * bias = x->bias, * mask = x->mask;
     struct query one = {.of = of};
     one.data = (const float *) ((const char *) q->data + row * q->nb[1] + h * q->nb[2] + b * q->nb[3]);
@@ -107,7 +108,7 @@ static struct rows_of rows_in(const struct ggml_tensor * x) {
 }
 
 /* The sizes of attention, and one thread's memory. */
-static struct attention attention_of(const struct operands * x, const float * numbers) {
+static struct attention attention_of(const struct attention_operands * x, const float * numbers) {
     struct attention of = {.scale = numbers[0], .softcap = numbers[1], .ordered = numbers[3] != 0};
     of.key_width = (int) x->q->ne[0];
     of.key_stride = padded(x->q->ne[0]);
@@ -131,8 +132,8 @@ static struct tile_memory memory_of(const struct attention * of, const struct gg
 
 /* `some` queries of rows from `row` on, of one list, counted from the first head's; the number of keys'
    heads and batches is `kv`. */
-static void attend_tile(const struct operands * x, struct attention of, int row, int at, int some, int64_t kv,
-                        struct tile_memory m) {
+static void attend_tile(const struct attention_operands * x, struct attention of, int row, int at, int some,
+                        int64_t kv, struct tile_memory m) {
     struct query queries[QUERIES];
     int group = (int) (x->q->ne[2] / x->k->ne[2]);
     int64_t head = kv % x->k->ne[2], b = kv / x->k->ne[2], kb = b / (x->q->ne[3] / x->k->ne[3]);
@@ -154,7 +155,7 @@ static void attend_tile(const struct operands * x, struct attention of, int row,
 }
 
 /* The rows from `row` on that read one list. */
-static int rows_alike(const struct operands * x, int row) {
+static int rows_alike(const struct attention_operands * x, int row) {
     int n = (int) x->q->ne[1], alike = 1;
     if (!x->order) {
         return n - row;
@@ -177,7 +178,7 @@ HIDDEN void ggmodel_attend(struct ggml_tensor * dst, int ith, int nth, void * un
     struct ggml_tensor ** src = dst->src;
     const struct ggml_tensor * memory = src[3];
     const float * numbers = (const float *) dst->op_params + 8;
-    struct operands x = {src[0], src[1], src[2], src[4], src[5], src[6], NULL, NULL, dst, numbers[2]};
+    struct attention_operands x = {src[0], src[1], src[2], src[4], src[5], src[6], NULL, NULL, dst, numbers[2]};
     int n = (int) x.q->ne[1], threads = (int) memory->ne[1], item = 0, most = QUERIES;
     int64_t group = x.q->ne[2] / x.k->ne[2], kvs = x.k->ne[2] * x.q->ne[3];
     nth = nth < threads ? nth : threads;

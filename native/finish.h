@@ -1,4 +1,5 @@
-/* Ends of products: activation(x + bias) * factor + residual, element by element. A family brings vectors of VEC floats.
+/* Ends of products: activation(x + bias) * factor + residual, element by element. A family brings vectors of VEC
+   floats.
 
    All activations but ReLU are max(x, 0) - a * tail(a) of a = |x|, where tail is 1 - sigmoid of something, or the
    normal distribution's upper tail. Each step is rounded once, as written here: the bits are those of every family.
@@ -48,7 +49,7 @@ INLINE vec activated(vec x, enum activation activation) {
 }
 
 /* The elements of an operand from number i on, which may be left out. */
-INLINE const float * from(const float * operand, int i) {
+INLINE const float * operand_at(const float * operand, int i) {
     return operand ? operand + i : NULL;
 }
 
@@ -63,7 +64,7 @@ INLINE void finish_vec(const float * x, struct operands of, enum activation acti
 INLINE void finish_by(const float * x, struct operands of, enum activation activation, int n, float * to) {
     int i = 0;
     for (; i + VEC <= n; i += VEC) {
-        struct operands these = {from(of.bias, i), from(of.factor, i), from(of.residual, i)};
+        struct operands these = {operand_at(of.bias, i), operand_at(of.factor, i), operand_at(of.residual, i)};
         finish_vec(x + i, these, activation, to + i);
     }
     if (i < n) {

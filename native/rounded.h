@@ -11,11 +11,11 @@
    in which one instruction adds two products: the same bits in each family, however many columns and threads. The
    scale of values of which one is not finite is NaN, and so is each element that reads them. */
 
-#define HALF       (BLOCK / 2)
-#define MOST_X     16383 /* the largest numbers: 32 bits hold the sum of HALF products */
-#define MOST_W     8191
-#define LEAST_MOST 1e-30f /* the smallest largest value: a scale's inverse is finite */
-#define SHORT_ROWS 32   /* of a panel */
+#define HALF             (BLOCK / 2)
+#define MOST_X           16383 /* the largest numbers: 32 bits hold the sum of HALF products */
+#define MOST_W           8191
+#define SMALLEST_LARGEST 1e-30f /* the smallest largest value: a scale's inverse is finite */
+#define SHORT_ROWS       32 /* of a panel */
 
 /* SHORT_ROWS rows of one block. */
 struct short_rows {
@@ -41,7 +41,7 @@ TARGET static void round_column(const float * from, int blocks, void * to) {
     int16_t * values = to;
     float * scales = (float *) (values + blocks * BLOCK);
     for (int h = 0; h < blocks * (BLOCK / HALF); h++, from += HALF, values += HALF) {
-        vec most = vec_of(LEAST_MOST);
+        vec most = vec_of(SMALLEST_LARGEST);
         for (int i = 0; i < HALF; i += VEC) {
             most = larger_vec(most, abs_vec(load_vec(from + i)));
         }
@@ -56,7 +56,7 @@ TARGET static void round_column(const float * from, int blocks, void * to) {
 /* VEC rows of a block from row `first` of a panel on. */
 INLINE void fill_block(int type, const uint8_t * from, size_t stride, int first, struct short_rows * to) {
     words pairs[BLOCK / 2];
-    vec values[BLOCK], most = vec_of(LEAST_MOST);
+    vec values[BLOCK], most = vec_of(SMALLEST_LARGEST);
     for (int i = 0; i < 4; i++) {
         words_at(from + 16 * i, stride, pairs + 4 * i);
     }

@@ -1,6 +1,6 @@
 /* Products by each family of instructions without the library: a line of a type, a number of columns and a digest of
-   the results' bits, for each family that the processor has; "rounded" those of rounded columns. Weights, activations and codebooks are noise. Operands
-   lie in memory of exactly their size, so that a sanitizer sees what is read beyond.
+   the results' bits, for each family that the processor has; "rounded" those of rounded columns. Weights, activations
+   and codebooks are noise. Operands lie in memory of exactly their size, so that a sanitizer sees what is read beyond.
 
    Takes the number of a family, and "rounded" or nothing; ends with 2 if the processor has none of it. */
 
@@ -32,7 +32,8 @@ static const struct {
     {GGML_TYPE_F32, 1, 4},       {GGML_TYPE_F16, 1, 2},      {GGML_TYPE_BF16, 1, 2},     {GGML_TYPE_Q4_0, 32, 18},
     {GGML_TYPE_Q4_1, 32, 20},    {GGML_TYPE_Q5_0, 32, 22},   {GGML_TYPE_Q5_1, 32, 24},   {GGML_TYPE_Q8_0, 32, 34},
     {GGML_TYPE_Q2_K, 256, 84},   {GGML_TYPE_Q3_K, 256, 110}, {GGML_TYPE_Q4_K, 256, 144}, {GGML_TYPE_Q5_K, 256, 176},
-    {GGML_TYPE_Q6_K, 256, 210},  {GGML_TYPE_IQ2_XXS, 256, 66}, {GGML_TYPE_IQ2_XS, 256, 74}, {GGML_TYPE_IQ3_XXS, 256, 98},
+    {GGML_TYPE_Q6_K, 256, 210},  {GGML_TYPE_IQ2_XXS, 256, 66}, {GGML_TYPE_IQ2_XS, 256, 74},
+    {GGML_TYPE_IQ3_XXS, 256, 98},
     {GGML_TYPE_IQ1_S, 256, 50},  {GGML_TYPE_IQ4_NL, 32, 18}, {GGML_TYPE_IQ3_S, 256, 110}, {GGML_TYPE_IQ2_S, 256, 82},
     {GGML_TYPE_IQ4_XS, 256, 136}, {GGML_TYPE_IQ1_M, 256, 56}, {GGML_TYPE_TQ1_0, 256, 54}, {GGML_TYPE_TQ2_0, 256, 66},
     {GGML_TYPE_MXFP4, 32, 17},   {NVFP4, 64, 36},            {Q1_0, 128, 18},            {Q2_0, 64, 18},
@@ -173,15 +174,18 @@ static uint64_t multiplied(int i, int64_t width, int64_t rows, int64_t n, int64_
         }
     }
     int64_t results = experts ? used * n : n;
-    struct ggml_tensor y = tensor_of(GGML_TYPE_F32, rows, experts ? used : n, experts ? n : 1, (size_t) (4 * rows * results));
+    size_t size = (size_t) (4 * rows * results);
+    struct ggml_tensor y = tensor_of(GGML_TYPE_F32, rows, experts ? used : n, experts ? n : 1, size);
     struct ggml_tensor bias = floats_of(rows, 1), factor = floats_of(rows, n), residual = floats_of(rows, n);
-    y.src[0] = &w, y.src[1] = together || rounded ? &columns : &x, y.src[2] = &memory, y.src[3] = experts ? &order : &bias;
+    y.src[0] = &w, y.src[1] = together || rounded ? &columns : &x;
+    y.src[2] = &memory, y.src[3] = experts ? &order : &bias;
     y.src[4] = n % 3 ? NULL : &factor, y.src[5] = n % 2 ? NULL : &residual;
     for (int t = 0; t < threads; t++) {
         (experts ? ggmodel_multiply_experts : ggmodel_multiply)(&y, t, threads, (void *) (intptr_t) (n % 4));
     }
     uint64_t sum = digest(&y);
-    free(bias.data), free(factor.data), free(residual.data), free(w.data), free(x.data), free(begin), free(ids.data), free(order.data), free(columns.data), free(y.data);
+    free(bias.data), free(factor.data), free(residual.data), free(w.data), free(x.data), free(begin);
+    free(ids.data), free(order.data), free(columns.data), free(y.data);
     return sum;
 }
 
