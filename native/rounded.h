@@ -2,11 +2,9 @@
 
    Activations become whole numbers of 15 bits, with a scale for HALF values, weights of 14 bits, with a scale for
    BLOCK: off by 2^-15 and 2^-14 of a block's largest value at most, where F16 activations are by 2^-11 of each. An
-   element is, block after block,
+   element is, half of a block after half,
 
-       half = activation scale * float(exact sum of the first half)
-       half = fma(activation scale, float(exact sum of the second half), half)
-       sum = fma(half, weight scale, sum)
+       sum = fma(float(exact sum of a half), activation scale * weight scale, sum)
 
    in which one instruction adds two products: the same bits in each family, however many columns and threads. The
    scale of values of which one is not finite is NaN, and so is each element that reads them. */
@@ -45,7 +43,7 @@ TARGET static void round_column(const float * from, int blocks, void * to) {
         for (int i = 0; i < HALF; i += VEC) {
             most = larger_vec(most, abs_vec(load_vec(from + i)));
         }
-        vec largest = (vec) ints_of(largest_int((ints) most)), inverse = div_vec(vec_of(MOST_X), largest);
+        vec largest = (vec) ints_of(largest_int((ints) most)), inverse = vec_of(MOST_X / largest[0]);
         scales[h] = scale_of(largest, 1.0f / MOST_X)[0];
         for (int i = 0; i < HALF; i += VEC) {
             store_shorts(values + i, rounded(mul_vec(load_vec(from + i), inverse)));
@@ -101,6 +99,9 @@ INLINE void dots_of_half(const struct short_rows * w, int first, int row, const 
     for (int j = 0; j < n; j++) {
         to[j][0] = to[j][1] = ints_of(0);
     }
+#if VEC < 16 /* sums would leave registers */
+#pragma GCC unroll 4
+#endif
     for (int i = 0; i < HALF / 2; i++) {
         ints low = load_ints(w->values[first + i][row]), high = load_ints(w->values[first + i][row + VEC]);
         for (int j = 0; j < n; j++) {
@@ -120,22 +121,15 @@ INLINE void add_shorts(const struct short_rows * w, int blocks, const int16_t * 
             sums[j][0] = more ? load_vec(to[j] + row) : vec_of(0);
             sums[j][1] = more ? load_vec(to[j] + row + VEC) : vec_of(0);
         }
-        for (int b = 0; b < blocks; b++) {
+        for (int h = 0; h < 2 * blocks; h++) {
             ints exact[FLOAT_COLUMNS][2];
-            vec halves[FLOAT_COLUMNS][2], low = load_vec(w[b].scale + row), high = load_vec(w[b].scale + row + VEC);
-            dots_of_half(w + b, 0, row, x, b * BLOCK, n, exact);
+            const float * of_rows = w[h / 2].scale + row;
+            vec low = load_vec(of_rows), high = load_vec(of_rows + VEC);
+            dots_of_half(w + h / 2, h % 2 * (HALF / 2), row, x, h * HALF, n, exact);
             for (int j = 0; j < n; j++) {
-                vec scale = vec_of(scales[j][2 * b]);
-                halves[j][0] = mul_vec(scale, vec_of_ints(exact[j][0]));
-                halves[j][1] = mul_vec(scale, vec_of_ints(exact[j][1]));
-            }
-            dots_of_half(w + b, HALF / 2, row, x, b * BLOCK + HALF, n, exact);
-            for (int j = 0; j < n; j++) {
-                vec scale = vec_of(scales[j][2 * b + 1]);
-                halves[j][0] = fma_vec(scale, vec_of_ints(exact[j][0]), halves[j][0]);
-                halves[j][1] = fma_vec(scale, vec_of_ints(exact[j][1]), halves[j][1]);
-                sums[j][0] = fma_vec(halves[j][0], low, sums[j][0]);
-                sums[j][1] = fma_vec(halves[j][1], high, sums[j][1]);
+                vec scale = vec_of(scales[j][h]);
+                sums[j][0] = fma_vec(vec_of_ints(exact[j][0]), mul_vec(scale, low), sums[j][0]);
+                sums[j][1] = fma_vec(vec_of_ints(exact[j][1]), mul_vec(scale, high), sums[j][1]);
             }
         }
         for (int j = 0; j < n; j++) {
