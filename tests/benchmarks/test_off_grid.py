@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ def test_numbers_move_by_half_a_step_at_most(dtype: str, group: int):
 def test_only_quantised_tensors_are_written_anew(tmp_path: Path):
     values = np.random.default_rng(4).normal(0, 0.05, (3, 32)).astype(np.float32)
     kinds = {"a": DType.Q8_0, "b": DType.BF16, "c": DType.F32}
-    tensors = {name: (kind, (32, 3), encode(values, kind)) for name, kind in kinds.items()}
+    tensors: Any = {name: (kind, (32, 3), encode(values, kind)) for name, kind in kinds.items()}
     source = MemorySource({"general.architecture": "llama"}, tensors)
     write(source, str(tmp_path / "original.gguf"))
     with open_gguf(tmp_path / "original.gguf") as original:

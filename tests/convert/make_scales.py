@@ -85,9 +85,11 @@ def prompt(case: str) -> list[int]:
 
 
 def main() -> None:
-    import torch
-    import transformers
-    from transformers.quantizers import quantizer_finegrained_fp8
+    import torch  # pyright: ignore[reportMissingImports]
+    import transformers  # pyright: ignore[reportMissingImports]
+    from transformers.quantizers import (  # pyright: ignore[reportMissingImports]
+        quantizer_finegrained_fp8,
+    )
 
     # It asks for a package that it does not need without a GPU.
     setattr(quantizer_finegrained_fp8, "is_accelerate_available", lambda: True)  # noqa: B010

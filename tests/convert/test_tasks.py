@@ -105,7 +105,7 @@ def changed_parts(parts: str, dora: bool) -> tuple[dict[str, np.ndarray], dict[s
     for name, w in golden().weights().items():
         if not name.endswith("Wqkv.weight"):
             continue
-        held = dict(zip("qkv", np.split(w, 3), strict=True))
+        held: dict[str, np.ndarray] = dict(zip("qkv", np.split(w, 3), strict=True))
         module = "base_model.model." + name.removesuffix("Wqkv.weight")
         module = module.replace("encoder.layers", "layers").replace("mixer", "self_attn")
         for part in parts:

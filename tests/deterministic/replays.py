@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import ggmodel
 from ggmodel.errors import Unsupported
@@ -58,7 +59,7 @@ def write(name: str, seed: int, folder: Path) -> None:
     """Receipts of answers of one model, as "0.json", "1.json", …"""
     with loaded(name, seed, "write") as (model, chance):
         pool = questions(chance, model.engine.vocabulary)
-        sampler = chance.choice(SAMPLERS)
+        sampler: Any = chance.choice(SAMPLERS)
         prompts = [chance.choice(pool)[0] for _ in range(TOGETHER)]
         answers = model.batch(prompts, max_tokens=12, seed=chance.randrange(9), **sampler)
         for i, answer in enumerate(answers):

@@ -243,8 +243,8 @@ def test_attention_is_as_by_the_formula(
 def test_scores_that_are_no_numbers_reach_the_results_that_read_them(
     backend: Backend, instructions: int, kind: str, window: int
 ):
-    """Of a query's head, and of a key's heads for all that see it, at any place of a block; no
-    other result changes."""
+    """Those of a query's head, and of a key's heads for all that see it, at any place of a block;
+    no other result changes."""
     del instructions
     rows = np.arange(150)
     case = Case(backend, DType.F32, window=window)

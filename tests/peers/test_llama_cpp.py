@@ -27,7 +27,7 @@ THEIRS = [
     "golden/llama4/converted/text.gguf",
 ]
 # Checkpoints of goldens, converted here.
-# ggml's GELU reads a table in F16: after sums in another order it may read the next number.
+# llama.cpp's GELU reads a table in F16; ours is computed, or reads the table after other sums.
 EXACT, TABLE = 1e-9, 1e-6
 GELU = ("bloom", "gemma", "gemma3", "gemma4", "gpt2", "starcoder2")
 OURS = [
@@ -115,7 +115,7 @@ def agree(file: Path, bound: float = EXACT) -> None:
 
 @pytest.mark.parametrize("name", THEIRS)
 def test_a_file_of_the_converter(name: str):
-    agree(TESTS / name)
+    agree(TESTS / name, TABLE if "gemma3" in name else EXACT)
 
 
 @pytest.mark.parametrize(("architecture", "case"), OURS)

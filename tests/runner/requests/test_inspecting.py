@@ -443,13 +443,13 @@ def test_an_item_that_was_encoded_in_the_same_block_is_taken():
     name, options = "vision.layers.0", {"max_tokens": 6, "temperature": 0}
     prompt: Any = [Path(SCENE), "what is in the picture?"]
     with ggmodel.load(SHAPES, deterministic=True) as model:
-        plain = model.generate(prompt, **options)  # type: ignore[arg-type]
+        plain: Any = model.generate(prompt, **options)  # type: ignore[arg-type]
         with model.patch({name: lambda rows: 2 * rows}):
             with model.capture(name, "layers.1") as seen:
                 whole: Any = model.generate(prompt, **options)  # type: ignore[arg-type]
                 encoded: Any = model.encode_image(SCENE)
                 apart: Any = model.generate([encoded, prompt[1]], **options)  # type: ignore[arg-type]
-            outside = model.generate([encoded, prompt[1]], capture="layers.1", **options)  # type: ignore[arg-type]
+            outside: Any = model.generate([encoded, prompt[1]], capture="layers.1", **options)  # type: ignore[arg-type]
         assert whole.proof.sums == apart.proof.sums == outside.proof.sums != plain.proof.sums
         assert [name in one for one in seen.requests] == [True, True, False]
         np.testing.assert_array_equal(seen.requests[1][name], whole.captured[name])
