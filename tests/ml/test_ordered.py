@@ -243,7 +243,7 @@ def test_attention_is_as_by_the_formula(
 def test_scores_that_are_no_numbers_reach_the_results_that_read_them(
     backend: Backend, instructions: int, kind: str, window: int
 ):
-    """Those of a query's head, and of a key's heads for all that see it, at any place of a block;
+    """A query's reach its own head, a key's the heads of all that see it, at any place of a block;
     no other result changes."""
     del instructions
     rows = np.arange(150)
@@ -351,7 +351,7 @@ def test_masks_and_no_mask(backend: Backend, instructions: int):
 
 
 def test_masked_keys_may_be_no_numbers(backend: Backend, instructions: int):
-    """Those of a whole block, too."""
+    """Even all keys of a block may be."""
     del instructions
     q, k, v = normal(5, 4, 80), normal(140, 2, 80, seed=1), normal(140, 2, 80, seed=2)
     mask = np.zeros((5, 140), np.float32)

@@ -212,7 +212,7 @@ def test_errors_of_outliers_are_smaller_than_those_of_ggml(
 @FLOATS_OF_16_BITS
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_values_that_are_not_finite_reach_their_elements(dtype: DType, value: float):
-    """Those of a column of activations and of a row of weights, at any place of a block; no other
+    """Activations reach their column, weights their row, from any place of a block; no other
     element changes."""
     finite, x = some(dtype, 80, 256), normal(40, 256, seed=8)
     numbers = np.frombuffer(finite.data, np.uint16).reshape(80, 256).copy()
