@@ -55,7 +55,7 @@ LLAMA_BENCH ?= $(if $(wildcard $(PEER)),.cache/peer/bin)
 BINDING := setup.py native/build.py native/guards.py native/headers.py native/install.py native/shim.c \
     native/products.c native/families.c native/codebooks.c native/avx512.c native/avx2.c native/neon.c \
     native/products.h native/formats.h native/floats.h native/rounded.h native/finish.h native/unpackers.h native/codebooks.h native/kernels.h \
-    native/few_columns.h native/quantize.h native/plain.h native/plain_unpackers.h native/plain_codebooks.h native/plain_kernels.h \
+    native/few_columns.h native/quantize.h native/plain.h native/plain_unpackers.h native/plain_codebooks.h native/tiles.h \
     native/ordered.c native/read_ahead.c native/attention.c native/attention_avx512.c native/attention_avx2.c native/attention_neon.c native/attention.h \
     native/attention_tiles.h native/vectors.h \
     sdk/ggmodel/platforms/machine.py

@@ -75,6 +75,9 @@ INLINE void store_rounded(const float * from, vec factor, int8_t * to, int32_t *
     sums[1] = _mm256_extract_epi32(parts, 4);
 }
 
+#define STEP  4
+#define TILES 1
+
 #include "plain.h"
 
 /* The assembler knows the instruction, while a function's target would have to say it. */
@@ -97,39 +100,36 @@ INLINE int together_of(int most) {
     return most < 16 ? 8 : most < 32 ? 4 : most < 64 ? 2 : 1;
 }
 
-/* The products of group g of four values, of TILE rows and n columns, added to sums if `more`. */
-INLINE void products_of(const struct rows * w, const struct columns * x, int g, int first, int n, enum kind kind,
-                        bool more, ints (*to)[VECS]) {
+/* The products of group g of four values, of TILE rows and n columns, in 16 bits: added to others if `more`. */
+INLINE void add_pairs(const struct rows * w, const struct columns * x, int g, int first, int n, enum kind kind,
+                      bool more, ints (*to)[MOST_VECS]) {
     ints weights[VECS] = {load_ints(w->values[g]), load_ints(w->values[g][8])};
     for (int j = 0; j < n; j++) {
         ints four = ints_of((int) word_of((const uint8_t *) x->values[first + j] + 4 * g));
         for (int v = 0; v < VECS; v++) {
-            if (kind == DOT) {
-                to[j][v] = dot(to[j][v], weights[v], four);
-            } else {
-                ints pairs = pairs_of(weights[v], four, kind);
-                to[j][v] = more ? _mm256_add_epi16(to[j][v], pairs) : pairs;
-            }
+            ints pairs = pairs_of(weights[v], four, kind);
+            to[j][v] = more ? _mm256_add_epi16(to[j][v], pairs) : pairs;
         }
     }
 }
 
-/* Adds the products of groups of four values, from `begin` to `end`, of TILE rows and n columns. */
-INLINE void exact_sums(const struct rows * w, const struct columns * x, int begin, int end, int first, int n,
-                       const struct type * type, enum kind kind, ints (*to)[VECS]) {
+#include "kernels.h"
+
+INLINE void add_products(const struct rows * w, const struct columns * x, int begin, int end, int first, int n,
+                         int vecs, const struct type * type, enum kind kind, ints (*to)[MOST_VECS]) {
+    if (kind == DOT) {
+        add_dots(w, x, begin, end, first, n, vecs, to);
+        return;
+    }
     int together = kind == BYTES ? together_of(type->most) : 1;
     const ints ones = _mm256_set1_epi16(1);
     for (int g = begin; g < end;) {
-        if (kind == DOT) {
-            products_of(w, x, g++, first, n, kind, true, to);
-            continue;
-        }
-        ints pairs[PLAIN_STEP][VECS];
+        ints pairs[STEP][MOST_VECS];
         int stop = g + together < end ? g + together : end;
-        products_of(w, x, g++, first, n, kind, false, pairs);
+        add_pairs(w, x, g++, first, n, kind, false, pairs);
 #pragma GCC unroll 7
         for (; g < stop; g++) {
-            products_of(w, x, g, first, n, kind, true, pairs);
+            add_pairs(w, x, g, first, n, kind, true, pairs);
         }
         for (int j = 0; j < n; j++) {
             for (int v = 0; v < VECS; v++) {
@@ -139,7 +139,6 @@ INLINE void exact_sums(const struct rows * w, const struct columns * x, int begi
     }
 }
 
-#include "plain_kernels.h"
 #include "floats.h"
 #include "finish.h"
 
@@ -198,10 +197,11 @@ INLINE ints dots(const words * values, const int8_t * x, int begin, int end, int
 
 #include "few_columns.h"
 #include "rounded.h"
+#include "quantize.h"
 
-PLAIN_KERNELS(pairs, BYTES)
-PLAIN_KERNELS(signed, SIGNED)
-PLAIN_KERNELS(dot, DOT)
+KERNELS(pairs, BYTES)
+KERNELS(signed, SIGNED)
+KERNELS(dot, DOT)
 
 static bool needs_signs(const struct type * type) {
     return type->most > 127;
@@ -226,7 +226,7 @@ static bool needs_none(const struct type * type) {
 
 HIDDEN const struct family ggmodel_by_avx2 = {
     .unpackers = unpackers,
-    .step = PLAIN_STEP,
+    .step = STEP,
     .signs = needs_signs,
     .interleave = interleave,
     .kernel_of = kernel_of,
@@ -241,7 +241,7 @@ HIDDEN const struct family ggmodel_by_avx2 = {
 
 HIDDEN const struct family ggmodel_by_avx_vnni = {
     .unpackers = unpackers,
-    .step = PLAIN_STEP,
+    .step = STEP,
     .signs = needs_none,
     .interleave = interleave,
     .kernel_of = dot_kernel_of,

@@ -16,8 +16,6 @@
 
 static unpacker * const unpackers[TYPES] = UNPACKERS;
 
-#include "kernels.h"
-
 #define FLOAT_COLUMNS 6
 typedef __m512i ints;
 typedef uint32_t words __attribute__((vector_size(64)));
@@ -39,6 +37,19 @@ INLINE ints rounded(vec x) {
     return _mm512_cvtps_epi32(x);
 }
 
+INLINE float to_f16(float x) {
+    return _cvtsh_ss(_cvtss_sh(x, 0));
+}
+
+/* BLOCK values times a factor, as bytes, and the sums of both halves. */
+INLINE void store_rounded(const float * from, vec factor, int8_t * to, int32_t * sums) {
+    for (int h = 0; h < 2; h++) {
+        ints whole = rounded(mul_vec(load_vec(from + VEC * h), factor));
+        _mm_storeu_si128((__m128i *) to + h, _mm512_cvtsepi32_epi8(whole));
+        sums[h] = _mm512_reduce_add_epi32(whole);
+    }
+}
+
 INLINE ints max_ints(ints a, ints b) {
     return _mm512_max_epi32(a, b);
 }
@@ -56,8 +67,25 @@ INLINE ints dot_shorts(ints sums, ints a, ints b) {
     return _mm512_dpwssd_epi32(sums, a, b);
 }
 
+INLINE ints dot(ints sums, ints weights, ints x) {
+    return _mm512_dpbusd_epi32(sums, weights, x);
+}
+
+#define STEP  4
+#define TILES 3
+
+#include "kernels.h"
+#include "tiles.h"
 #include "floats.h"
 #include "finish.h"
+
+INLINE void add_products(const struct rows * w, const struct columns * x, int begin, int end, int first, int n,
+                         int vecs, const struct type * type, enum kind kind, ints (*to)[MOST_VECS]) {
+    (void) type, (void) kind;
+    add_dots(w, x, begin, end, first, n, vecs, to);
+}
+
+KERNELS(dot, DOT)
 
 #define SIGNED_BYTES false
 
@@ -100,7 +128,7 @@ INLINE ints dots(const words * values, const int8_t * x, int begin, int end, int
     ints sum = _mm512_set1_epi32(start);
     for (int g = begin; g < end; g++) {
         __m512i four = _mm512_set1_epi32((int) word_of((const uint8_t *) x + 4 * g));
-        sum = _mm512_dpbusd_epi32(sum, (__m512i) values[g], four);
+        sum = dot(sum, (__m512i) values[g], four);
     }
     return sum;
 }
@@ -111,7 +139,7 @@ INLINE ints dots(const words * values, const int8_t * x, int begin, int end, int
 #include "quantize.h"
 
 static kernel * kernel_of(const struct type * type, bool tiled) {
-    static kernel * const kernels[2][2][2][2] = {KERNELS_OF(multiply), KERNELS_OF(tiles)};
+    static kernel * const kernels[2][2][2][2] = {KERNELS_OF(dot), KERNELS_OF(tiles)};
     return kernels[tiled][type->wide][type->halves][type->minima];
 }
 
@@ -138,7 +166,7 @@ static void end_tiles(const struct tile_shapes * before) {
 
 #define BY_AVX512                         \
     .unpackers = unpackers,               \
-    .step = 8,                            \
+    .step = STEP,                            \
     .signs = needs_no_signs,              \
     .interleave = interleave,             \
     .kernel_of = kernel_of,               \

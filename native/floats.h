@@ -9,11 +9,12 @@
 #define LANES          16
 #define FLOAT_TILE      4 /* rows whose sums stay in registers */
 #define FLOAT_ROWS     24 /* of a panel */
+#define FLOAT_DEPTH  2048 /* values of a panel's row */
 
 typedef float float_panel[FLOAT_ROWS][SPAN]; /* of one span */
 typedef float lane_sums[FLOAT_COLUMNS][LANES] __attribute__((aligned(64)));
 
-_Static_assert(DEPTH / SPAN * sizeof(float_panel) <= ROWS / TILE * BLOCKS * sizeof(struct rows), "a panel fits");
+_Static_assert(FLOAT_DEPTH / SPAN * sizeof(float_panel) <= PANEL, "a panel fits");
 
 /* Rows of a depth, in a panel or where they lie: bytes from one row to the next, and from a span to the next. */
 struct float_rows {
@@ -171,8 +172,8 @@ TARGET static void multiply_floats(const struct floats * of) {
     size_t each = ggml_type_size(w->type);
     for (int row = of->row, most = few ? FLOAT_TILE : FLOAT_ROWS; row < of->last; row += most) {
         int rows = of->last - row < most ? of->last - row : most;
-        for (int at = 0; at < k; at += DEPTH) {
-            int depth = k - at < DEPTH ? k - at : DEPTH;
+        for (int at = 0; at < k; at += FLOAT_DEPTH) {
+            int depth = k - at < FLOAT_DEPTH ? k - at : FLOAT_DEPTH;
             const uint8_t * from = of->data + row * w->nb[1] + at * each;
             struct float_rows these = {
                 w->type, rows, depth, from, w->nb[1], SPAN * each,

@@ -43,32 +43,32 @@ INLINE void store_rounded(const float * from, vec factor, int8_t * to, int32_t *
 
 #define entries_of(table, numbers) ((bytes16) vqtbl1q_u8((uint8x16_t) (table), (uint8x16_t) (numbers)))
 
-#include "plain.h"
-
-/* Adds the products of groups of four values, from `begin` to `end`, of TILE rows and n columns. */
-INLINE void exact_sums(const struct rows * w, const struct columns * x, int begin, int end, int first, int n,
-                       const struct type * type, enum kind kind, ints (*to)[VECS]) {
-    (void) type, (void) kind;
-    for (int g = begin; g < end; g++) {
-        int8x16_t weights[VECS];
-        for (int v = 0; v < VECS; v++) {
-            weights[v] = vld1q_s8((const int8_t *) w->values[g][VEC * v]);
-        }
-        for (int j = 0; j < n; j++) {
-            uint32_t four = word_of((const uint8_t *) x->values[first + j] + 4 * g);
-            int8x16_t column = vreinterpretq_s8_u32(vdupq_n_u32(four));
-            for (int v = 0; v < VECS; v++) {
-                to[j][v] = vdotq_s32(to[j][v], weights[v], column);
-            }
-        }
-    }
+/* Both operands have a sign. */
+INLINE ints dot(ints sums, ints weights, ints x) {
+    return vdotq_s32(sums, vreinterpretq_s8_s32(weights), vreinterpretq_s8_s32(x));
 }
 
-#include "plain_kernels.h"
+INLINE ints load_ints(const void * at) {
+    return vld1q_s32((const int32_t *) at);
+}
+
+#define STEP  4
+#define TILES 1
+
+#include "plain.h"
+#include "kernels.h"
+
+INLINE void add_products(const struct rows * w, const struct columns * x, int begin, int end, int first, int n,
+                         int vecs, const struct type * type, enum kind kind, ints (*to)[MOST_VECS]) {
+    (void) type, (void) kind;
+    add_dots(w, x, begin, end, first, n, vecs, to);
+}
+
+#include "quantize.h"
 #include "floats.h"
 #include "finish.h"
 
-PLAIN_KERNELS(dot, SIGNED)
+KERNELS(dot, SIGNED)
 
 static kernel * kernel_of(const struct type * type, bool tiled) {
     (void) tiled;
@@ -83,7 +83,7 @@ static bool needs_signs(const struct type * type) {
 
 HIDDEN const struct family ggmodel_by_neon = {
     .unpackers = unpackers,
-    .step = PLAIN_STEP,
+    .step = STEP,
     .signs = needs_signs,
     .interleave = interleave,
     .kernel_of = kernel_of,

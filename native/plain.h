@@ -1,13 +1,4 @@
-/* Kernels of families whose vectors are shorter than TILE: a family brings vectors of VEC floats and integers,
-   and exact sums.
-
-   A kind says how bytes are multiplied: without a sign, in pairs that are added in 16 bits while these hold them;
-   with a sign, less a type's zero; or by an instruction that adds exact products of bytes. */
-
-enum kind { BYTES, SIGNED, DOT };
-
-#define VECS       (TILE / VEC)
-#define PLAIN_STEP 4 /* columns whose sums stay close */
+/* Families whose vectors are shorter than TILE: unpackers by vectors of any length, and rows side by side. */
 
 #include "plain_unpackers.h"
 #include "plain_codebooks.h"

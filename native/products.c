@@ -109,7 +109,7 @@ static bool multiply_few(const struct ggml_tensor * w, const uint8_t * data, con
     struct activations * columns = (struct activations *) s.panel;
     int32_t numbers[GROUP];
     int count = columns_of(order, first, n, numbers);
-    size_t most = ROWS / TILE * BLOCKS * sizeof(struct rows) / sizeof(*columns);
+    size_t most = PANEL / sizeof(*columns);
     if (!run || m < TILE || count > FEW || (size_t) count * blocks > most) {
         return false;
     }
@@ -144,34 +144,29 @@ static void multiply_matrix(const struct ggml_tensor * w, const uint8_t * data, 
     kernel * run = ggmodel_family->kernel_of(type, tiled);
     int step = tiled ? GROUP : ggmodel_family->step, m = (int) w->ne[1], all = (int) w->ne[0] / BLOCK;
     int tiles = (m + TILE - 1) / TILE, end = part_of(tiles, s.ith + 1, s.nth);
-    /* One group of columns reads a panel once: it stays in the nearest cache if it is small. */
-    int most = last - first == 1 ? 1 : ROWS / TILE;
-    for (int tile = part_of(tiles, s.ith, s.nth); tile < end; tile += most) {
-        int some = end - tile < most ? end - tile : most;
+    for (int tile = part_of(tiles, s.ith, s.nth), some; tile < end; tile += some) {
+        int row = tile * TILE;
+        some = end - tile < ROWS / TILE ? end - tile : ROWS / TILE;
+        int rows = m - row < some * TILE ? m - row : some * TILE;
         for (int begin = 0; begin < all; begin += BLOCKS) {
             int blocks = all - begin < BLOCKS ? all - begin : BLOCKS;
             for (int t = 0; t < some; t++) {
-                unpack_rows(w, type, data, (tile + t) * TILE, begin, blocks, signs, s.lines,
-                            s.panel + t * BLOCKS);
+                unpack_rows(w, type, data, row + t * TILE, begin, blocks, signs, s.lines, s.panel + t * BLOCKS);
             }
             for (int group = first; group < last; group++) {
                 int32_t numbers[GROUP];
                 int count = columns_of(order, group, n, numbers);
+                float * at[GROUP];
+                for (int j = 0; j < count; j++) {
+                    at[j] = to + (size_t) numbers[j] * m + row;
+                }
+                const struct columns * these = x + (size_t) group * all + begin;
                 for (int j = 0; j < count; j += step) {
-                    for (int t = 0; t < some; t++) {
-                        int row = (tile + t) * TILE, left = m - row, few = count - j < step ? count - j : step;
-                        float * at[GROUP];
-                        for (int i = 0; i < few; i++) {
-                            at[i] = to + (size_t) numbers[j + i] * m + row;
-                        }
-                        const struct columns * these = x + (size_t) group * all + begin;
-                        run(s.panel + t * BLOCKS, these, blocks, j, few, type, left < TILE ? left : TILE, at,
-                            begin > 0);
-                    }
-                    int row = tile * TILE, left = m - row, rows = left < some * TILE ? left : some * TILE;
-                    for (int i = j; i < count && i < j + step && begin + blocks == all; i++) {
-                        end_rows(s.ending, to + (size_t) numbers[i] * m + row, row, rows);
-                    }
+                    int few = count - j < step ? count - j : step;
+                    run(s.panel, these, blocks, j, few, type, rows, at + j, begin > 0);
+                }
+                for (int j = 0; j < count && begin + blocks == all; j++) {
+                    end_rows(s.ending, at[j], row, rows);
                 }
             }
         }
@@ -362,7 +357,7 @@ HIDDEN size_t ggmodel_order_values(int64_t columns, int64_t experts) {
 }
 
 HIDDEN size_t ggmodel_panel_bytes(void) {
-    return TILE * sizeof(struct line) + ROWS / TILE * BLOCKS * sizeof(struct rows) + ALIGNMENT;
+    return TILE * sizeof(struct line) + PANEL + ALIGNMENT;
 }
 
 #else

@@ -21,8 +21,8 @@
 #define BLOCK   32  /* values that are added exactly */
 #define GROUP   16  /* columns that lie side by side */
 #define TILE    16  /* rows that lie side by side */
-#define ROWS    96  /* of a panel */
-#define DEPTH 2048  /* values of a panel's row */
+#define ROWS    48  /* of a panel */
+#define DEPTH 512
 #define BLOCKS (DEPTH / BLOCK)
 #define LINE   512 /* values that are unpacked at once, of TILE rows */
 #define QUAD   (4 * BLOCK)
@@ -30,6 +30,21 @@
 #define FEW      8 /* columns, at most, that are multiplied without a panel */
 #define STREAM 4096 /* bytes that are fetched ahead */
 #define ALIGNMENT 64
+
+/* Vectors of one tile of rows, and of those that a kernel multiplies at once. */
+#define VECS      (TILE / VEC)
+#define MOST_VECS (TILES * VECS)
+
+/* How bytes are multiplied: without a sign, in pairs that are added in 16 bits while these hold them; with a sign, less
+   a type's zero; or by an instruction that adds exact products of bytes without a sign and with one. */
+enum kind { BYTES, SIGNED, DOT };
+
+/* Has a vector loaded once: compilers would load it again for each use. */
+#ifdef ON_X86
+#define IN_REGISTER(x) __asm__("" : "+v"(x))
+#else
+#define IN_REGISTER(x) __asm__("" : "+w"(x))
+#endif
 
 /* GROUP columns of one block of activations. */
 struct columns {
@@ -45,6 +60,8 @@ struct rows {
     float   scale[2][TILE]; /* of each half */
     float   minimum[2][TILE];
 };
+
+#define PANEL (384 * sizeof(struct rows)) /* bytes for panels, or for a few columns */
 
 /* LINE values of one row of weights: (byte - zero) * scale, or byte * scale - minimum, with a scale for each block
    or each half of one. */
@@ -108,7 +125,8 @@ struct floats {
 /* A row's values from bytes, in quads. */
 typedef void unpacker(const uint8_t * restrict from, int quads, struct line * restrict to);
 
-/* `rows` of at most TILE times n columns of a group, from column `first`; `to` has where each column's begin. */
+/* `rows`, whose tiles lie BLOCKS apart, times n columns of a group, from column `first`; `to` has where each column's
+   begin. */
 typedef void kernel(const struct rows * w, const struct columns * x, int blocks, int first, int n,
                     const struct type * type, int rows, float * const * to, bool more);
 
@@ -125,7 +143,7 @@ struct tile_shapes {
 
 struct family {
     unpacker * const * unpackers; /* by a type's number */
-    int step;                     /* columns of a kernel, without tiles */
+    int step;                     /* columns of a kernel, without an order of tiles */
     /* Whether other kernels want bytes with a sign, less a type's zero. */
     bool (*signs)(const struct type * type);
     /* TILE lines as `blocks` blocks of rows. */

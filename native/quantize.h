@@ -1,4 +1,34 @@
-/* Columns of activations as bytes, by AVX-512: see struct family. */
+/* Columns of activations as bytes: see struct family. */
+
+/* One column of `count` blocks that share a scale, as column j of a group. */
+INLINE void quantize_column(const float * from, int count, int j, struct columns * to) {
+    bool wide = count > 1;
+    vec most = vec_of(0);
+    for (int i = 0; i < count * BLOCK; i += VEC) {
+        most = max_vec(most, abs_vec(load_vec(from + i)));
+    }
+    float largest = largest_of(most), inverse = largest > 0 ? 127 / largest : 0;
+    float scale = !wide ? largest / 127 : largest > 0 ? 1 / inverse : 0;
+    for (int b = 0; b < count; b++, from += BLOCK, to++) {
+        int32_t sums[2];
+        store_rounded(from, vec_of(inverse), to->values[j], sums);
+        to->start[0][j] = -sums[0] - sums[1];
+        to->start[1][j] = -sums[1];
+        to->scale[j] = wide ? scale : to_f16(scale);
+        to->sum[0][j] = wide ? sums[0] + sums[1] : to_f16(scale * (sums[0] + sums[1]));
+        to->sum[1][j] = wide ? sums[1] : 0;
+    }
+}
+
+#ifndef AVX512_VECTORS
+
+TARGET static void quantize_columns(const float * const * from, int n, int count, struct columns * to) {
+    for (int j = 0; j < n; j++) {
+        quantize_column(from[j], count, j, to);
+    }
+}
+
+#else
 
 #define NEXT(op, a, b, low, high) op(low(a, b), high(a, b))
 #define FIRST_HALF(a, b)    _mm512_shuffle_i32x4(a, b, 0x44)
@@ -54,34 +84,6 @@ INLINE void round_block(const float * const * from, const float * inverse, struc
     store_vec(to->sum[1], wide ? vec_of_ints(sums[1]) : vec_of(0));
 }
 
-INLINE void quantize_column(const float * from, int count, int j, struct columns * to) {
-    __m512 most = _mm512_setzero_ps();
-    for (int i = 0; i < 2 * count; i++) {
-        most = _mm512_max_ps(most, _mm512_abs_ps(_mm512_loadu_ps(from + 16 * i)));
-    }
-    bool wide = count > 1;
-    float largest = _mm512_reduce_max_ps(most), inverse = largest > 0 ? 127 / largest : 0;
-    float scale = !wide ? largest / 127 : largest > 0 ? 1 / inverse : 0;
-    for (int i = 0; i < count; i++, from += BLOCK, to++) {
-        __m512i a = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(from), _mm512_set1_ps(inverse)));
-        __m512i c = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(from + 16), _mm512_set1_ps(inverse)));
-        _mm_storeu_si128((__m128i *) to->values[j], _mm512_cvtsepi32_epi8(a));
-        _mm_storeu_si128((__m128i *) (to->values[j] + 16), _mm512_cvtsepi32_epi8(c));
-        int sums[2] = {_mm512_reduce_add_epi32(a), _mm512_reduce_add_epi32(c)};
-        to->start[0][j] = -sums[0] - sums[1];
-        to->start[1][j] = -sums[1];
-        if (wide) {
-            to->scale[j] = scale;
-            to->sum[0][j] = sums[0] + sums[1];
-            to->sum[1][j] = sums[1];
-        } else {
-            to->scale[j] = _cvtsh_ss(_cvtss_sh(scale, 0));
-            to->sum[0][j] = _cvtsh_ss(_cvtss_sh(scale * (sums[0] + sums[1]), 0));
-            to->sum[1][j] = 0;
-        }
-    }
-}
-
 /* Many columns at once: those behind the last of a group are computed as the first one, too, and not read. */
 TARGET static void quantize_columns(const float * const * from, int n, int count, struct columns * to) {
     for (int j = 0; j < n && n < GROUP / 4; j++) {
@@ -114,3 +116,5 @@ TARGET static void quantize_columns(const float * const * from, int n, int count
         }
     }
 }
+
+#endif

@@ -14,6 +14,7 @@
 #define MOST_W           8191
 #define SMALLEST_LARGEST 1e-30f /* the smallest largest value: a scale's inverse is finite */
 #define SHORT_ROWS       32 /* of a panel */
+#define SHORT_BLOCKS     64
 
 /* SHORT_ROWS rows of one block. */
 struct short_rows {
@@ -21,7 +22,7 @@ struct short_rows {
     float   scale[SHORT_ROWS];
 };
 
-_Static_assert(BLOCKS * sizeof(struct short_rows) <= ROWS / TILE * BLOCKS * sizeof(struct rows), "a panel fits");
+_Static_assert(SHORT_BLOCKS * sizeof(struct short_rows) <= PANEL, "a panel fits");
 _Static_assert((int64_t) HALF * MOST_X * MOST_W <= INT32_MAX, "sums are exact");
 
 /* Values without a sign and of at least 0, or NaN and infinity, which are larger as bits. */
@@ -183,8 +184,8 @@ TARGET static void multiply_rounded(const struct floats * of) {
     int all = (int) of->w->ne[0] / BLOCK;
     for (int row = of->row; row < of->last; row += SHORT_ROWS) {
         int rows = of->last - row < SHORT_ROWS ? of->last - row : SHORT_ROWS;
-        for (int begin = 0; begin < all; begin += BLOCKS) {
-            int blocks = all - begin < BLOCKS ? all - begin : BLOCKS;
+        for (int begin = 0; begin < all; begin += SHORT_BLOCKS) {
+            int blocks = all - begin < SHORT_BLOCKS ? all - begin : SHORT_BLOCKS;
             const uint8_t * from = of->data + row * of->w->nb[1] + begin * BLOCK * sizeof(int16_t);
             fill_short_rows(of->w, from, rows, blocks, panel);
             for (int first = of->begin; first < of->end; first += FLOAT_COLUMNS) {

@@ -305,3 +305,51 @@ TARGET static void unpack_tq1_0(const uint8_t * restrict from, int quads, struct
         }
     }
 }
+
+/* Eight 4-byte values of TILE rows, which begin `step` bytes after one another; the second four lie apart.
+   `to` has the rows of each value. */
+INLINE void transpose(const void * rows, const void * second, size_t step, __m512i * to) {
+    const char * at[2] = {rows, second};
+    __m512i z[8], u[8];
+    for (int i = 0; i < 8; i++) { /* rows r and r + 4 */
+        size_t r = (i % 4 + i / 4 * 8) * step, other = r + 4 * step;
+        __m256i a = _mm256_inserti128_si256(_mm256_castsi128_si256(bytes_16(at[0] + r)), bytes_16(at[1] + r), 1);
+        z[i] = _mm512_inserti32x4(_mm512_castsi256_si512(a), bytes_16(at[0] + other), 2);
+        z[i] = _mm512_inserti32x4(z[i], bytes_16(at[1] + other), 3);
+    }
+    for (int i = 0; i < 8; i += 4) {
+        __m512i a = _mm512_unpacklo_epi32(z[i], z[i + 1]), c = _mm512_unpackhi_epi32(z[i], z[i + 1]);
+        __m512i d = _mm512_unpacklo_epi32(z[i + 2], z[i + 3]), e = _mm512_unpackhi_epi32(z[i + 2], z[i + 3]);
+        u[i] = _mm512_unpacklo_epi64(a, d);
+        u[i + 1] = _mm512_unpackhi_epi64(a, d);
+        u[i + 2] = _mm512_unpacklo_epi64(c, e);
+        u[i + 3] = _mm512_unpackhi_epi64(c, e);
+    }
+    for (int i = 0; i < 4; i++) {
+        to[i] = _mm512_shuffle_i32x4(u[i], u[i + 4], 0x88);
+        to[i + 4] = _mm512_shuffle_i32x4(u[i], u[i + 4], 0xdd);
+    }
+}
+
+/* TILE lines as `blocks` blocks of rows, with a sign if `signs`. */
+TARGET static void interleave(const struct line * lines, int blocks, bool signs, const struct type * type,
+                              struct rows * to) {
+    const __m512i numbers = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i places = _mm512_mullo_epi32(numbers, _mm512_set1_epi32(sizeof(*lines)));
+    const __m512i less = bytes(signs ? type->zero : 0);
+    int each = type->halves ? 2 : 1;
+    for (int b = 0; b < blocks; b++) {
+        __m512i fours[8];
+        transpose(lines->values + place_of(type->order, b, 0), lines->values + place_of(type->order, b, 1),
+                  sizeof(*lines), fours);
+        for (int i = 0; i < 8; i++) {
+            _mm512_storeu_si512(to[b].values[i], _mm512_sub_epi8(fours[i], less));
+        }
+        for (int h = 0; h < each; h++) {
+            _mm512_storeu_ps(to[b].scale[h], _mm512_i32gather_ps(places, lines->scale + each * b + h, 1));
+            if (type->minima) {
+                _mm512_storeu_ps(to[b].minimum[h], _mm512_i32gather_ps(places, lines->minimum + each * b + h, 1));
+            }
+        }
+    }
+}
