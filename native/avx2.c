@@ -209,14 +209,14 @@ static bool needs_signs(const struct type * type) {
 
 static kernel * kernel_of(const struct type * type, bool tiled) {
     (void) tiled;
-    static kernel * const kernels[2][2][2][2] = {KERNELS_OF(pairs), KERNELS_OF(signed)};
-    return kernels[needs_signs(type)][type->wide][type->halves][type->minima];
+    static kernel * const kernels[2][3][2][2] = {KERNELS_OF(pairs), KERNELS_OF(signed)};
+    return kernels[needs_signs(type)][breadth_of(type)][type->halves][type->minima];
 }
 
 static kernel * dot_kernel_of(const struct type * type, bool tiled) {
     (void) tiled;
-    static kernel * const kernels[2][2][2] = KERNELS_OF(dot);
-    return kernels[type->wide][type->halves][type->minima];
+    static kernel * const kernels[3][2][2] = KERNELS_OF(dot);
+    return kernels[breadth_of(type)][type->halves][type->minima];
 }
 
 static bool needs_none(const struct type * type) {

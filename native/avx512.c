@@ -139,8 +139,8 @@ INLINE ints dots(const words * values, const int8_t * x, int begin, int end, int
 #include "quantize.h"
 
 static kernel * kernel_of(const struct type * type, bool tiled) {
-    static kernel * const kernels[2][2][2][2] = {KERNELS_OF(dot), KERNELS_OF(tiles)};
-    return kernels[tiled][type->wide][type->halves][type->minima];
+    static kernel * const kernels[2][3][2][2] = {KERNELS_OF(dot), KERNELS_OF(tiles)};
+    return kernels[tiled][breadth_of(type)][type->halves][type->minima];
 }
 
 static bool needs_no_signs(const struct type * type) {

@@ -136,25 +136,27 @@ INLINE void scales_of_six_bits(const uint8_t * rows, size_t stride, vec * scale,
     }
 }
 
-INLINE void scales_of_q2_k(const uint8_t * rows, size_t stride, vec * scale, vec * minimum) {
+/* The whole numbers of scales of 16 values and of minima, and those that they are times. */
+INLINE void numbers_of_q2_k(const uint8_t * rows, size_t stride, words * scale, words * minimum, vec * times) {
     words p[4];
     words_at(rows, stride, p);
-    vec d = halves_of(rows + 80, stride), least = halves_of(rows + 82, stride);
     for (int i = 0; i < 16; i++) {
-        scale[i] = scaled(p[i / 4] >> (8 * (i % 4)) & 15, d);
-        minimum[i] = scaled(p[i / 4] >> (8 * (i % 4) + 4) & 15, least);
+        scale[i] = p[i / 4] >> (8 * (i % 4)) & 15;
+        minimum[i] = p[i / 4] >> (8 * (i % 4) + 4) & 15;
     }
+    times[0] = halves_of(rows + 80, stride);
+    times[1] = halves_of(rows + 82, stride);
 }
 
-/* Six bits each, less 32: the upper two of all lie behind the lower four. */
-INLINE void scales_of_q3_k(const uint8_t * rows, size_t stride, vec * scale) {
+/* The same, of six bits, the upper two behind the lower four, with the sign of the factor turned as in a panel. */
+INLINE void numbers_of_q3_k(const uint8_t * rows, size_t stride, words * scale, vec * times) {
     words p[4];
     words_at(rows + 94, stride, p); /* the last bytes, of which the first two are values */
     words low[2] = {p[0] >> 16 | p[1] << 16, p[1] >> 16 | p[2] << 16}, high = p[2] >> 16 | p[3] << 16;
-    vec d = low_halves(p[3] >> 16);
+    times[0] = -low_halves(p[3] >> 16);
     for (int i = 0; i < 16; i++) {
         words four = low[i / 4 % 2] >> (8 * (i % 4) + i / 8 * 4) & 15;
-        scale[i] = scaled((four | (high >> (8 * (i % 4) + i / 4 * 2) & 3) << 4) - 32, d);
+        scale[i] = 32 - (four | (high >> (8 * (i % 4) + i / 4 * 2) & 3) << 4);
     }
 }
 
@@ -197,9 +199,8 @@ INLINE void scales_of(const uint8_t * rows, size_t stride, int number, int step,
         case GGML_TYPE_IQ4_NL:
         case Q2_0:
         case Q1_0:
-        case GGML_TYPE_TQ2_0:
             for (int i = 0; i < step; i++) {
-                scale[i] = halves_of(rows + (number == GGML_TYPE_TQ2_0 ? 64 : 0), stride);
+                scale[i] = halves_of(rows, stride);
             }
             break;
         case GGML_TYPE_MXFP4: scale[0] = halves_of_powers(shorts_at(rows, stride)); break;
@@ -209,20 +210,61 @@ INLINE void scales_of(const uint8_t * rows, size_t stride, int number, int step,
             scale[0] = low_halves(first[0]);
             minimum[0] = -low_halves(first[0] >> 16);
             break;
-        case GGML_TYPE_Q2_K: scales_of_q2_k(rows, stride, scale, minimum); break;
-        case GGML_TYPE_Q3_K: scales_of_q3_k(rows, stride, scale); break;
         case GGML_TYPE_Q6_K: scales_of_q6_k(rows, stride, scale); break;
         case GGML_TYPE_IQ4_XS: scales_of_iq4_xs(rows, stride, scale); break;
         default: scales_of_six_bits(rows, stride, scale, minimum);
     }
 }
 
+/* Adds 256 values of VEC rows times n columns, in blocks side by side, whose scale is one. */
+INLINE void add_whole_values(const uint8_t * rows, size_t stride, int number, int most, const struct activations * x,
+                             int n, vec * sums) {
+    words scale[16], minimum[16];
+    vec times[2];
+    ints exact[FEW], less[FEW];
+    int each = number == GGML_TYPE_TQ2_0 ? 1 : 2, zero = number == GGML_TYPE_TQ2_0 ? 1 : 4;
+    bool minima = number == GGML_TYPE_Q2_K;
+    if (number == GGML_TYPE_TQ2_0) {
+        times[0] = halves_of(rows + 64, stride);
+    } else if (minima) {
+        numbers_of_q2_k(rows, stride, scale, minimum, times);
+    } else {
+        numbers_of_q3_k(rows, stride, scale, times);
+    }
+    for (int j = 0; j < n; j++) {
+        exact[j] = less[j] = ints_of(0);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < WIDE; i++) {
+        words values[8];
+        values_of(rows, stride, number, i, values);
+        for (int j = 0; j < n; j++) {
+            const struct activations * at = x + i * n + j;
+#pragma GCC unroll 2
+            for (int h = 0; h < each; h++) {
+                int end = each == 2 ? 4 * h + 4 : 8, start = minima ? 0 : zero * at->start[h];
+                words part = (words) dots(values, at->values, 4 * h, end, most, start);
+                exact[j] = (ints) ((words) exact[j] + (each == 2 ? part * scale[2 * i + h] : part));
+                if (minima) {
+                    less[j] = (ints) ((words) less[j] + minimum[2 * i + h] * (words) ints_of(at->start[h]));
+                }
+            }
+        }
+    }
+    for (int j = 0; j < n; j++) {
+        vec part = mul_vec(vec_of_ints(exact[j]), times[0]);
+        part = minima ? fma_vec(times[1], vec_of_ints(less[j]), part) : part;
+        sums[j] = fma_vec(part, vec_of(x[j].scale), sums[j]);
+    }
+}
+
 /* TILE rows of a type times n columns. `bytes` have `step` blocks that share scales, and no value above `most`. */
 INLINE void multiply_few_columns(const struct ggml_tensor * w, int number, int bytes, int step, int most,
                                  const uint8_t * data, const struct activations * x, int n, float * const * to) {
-    bool halves = number == GGML_TYPE_Q2_K || number == GGML_TYPE_Q3_K || number == GGML_TYPE_Q6_K;
-    bool minima = number == GGML_TYPE_Q4_1 || number == GGML_TYPE_Q5_1 || number == GGML_TYPE_Q2_K ||
-                  number == GGML_TYPE_Q4_K || number == GGML_TYPE_Q5_K;
+    bool whole = number == GGML_TYPE_Q2_K || number == GGML_TYPE_Q3_K || number == GGML_TYPE_TQ2_0;
+    bool halves = number == GGML_TYPE_Q6_K;
+    bool minima = number == GGML_TYPE_Q4_1 || number == GGML_TYPE_Q5_1 || number == GGML_TYPE_Q4_K ||
+                  number == GGML_TYPE_Q5_K;
     bool wide = step == WIDE;
     int all = (int) w->ne[0] / BLOCK, each = halves ? 2 : 1;
     size_t stride = w->nb[1];
@@ -240,6 +282,11 @@ INLINE void multiply_few_columns(const struct ggml_tensor * w, int number, int b
                 __builtin_prefetch(next + line, 0, 2);
             }
             next += VEC * bytes;
+            if (whole) {
+                add_whole_values(rows, stride, number, most, at, n, sums);
+                at += WIDE * n;
+                continue;
+            }
             scales_of(rows, stride, number, step, scale, minimum);
             for (int j = 0; j < n && wide; j++) {
                 parts[j] = vec_of(0);
@@ -257,7 +304,7 @@ INLINE void multiply_few_columns(const struct ggml_tensor * w, int number, int b
                         part = wide ? part : mul_vec(part, vec_of(at->scale));
                         to_sums[j] = fma_vec(part, scale[each * i + h], to_sums[j]);
                         if (minima) {
-                            to_sums[j] = fma_vec(minimum[each * i + h], vec_of(at->minus_sum[h]), to_sums[j]);
+                            to_sums[j] = fma_vec(minimum[each * i + h], vec_of(at->minus_sum), to_sums[j]);
                         }
                     }
                 }

@@ -6,7 +6,7 @@
 
 /* What blocks of weights and activations have, known when a kernel is compiled: see struct type. */
 struct shape {
-    bool wide, halves, minima;
+    bool wide, halves, minima, whole;
 };
 
 /* Adds the products of groups of four values, from `begin` to `end`, by an instruction that adds four each. */
@@ -41,11 +41,47 @@ INLINE vec add_exact(vec sums, ints exact, const struct rows * w, int row, const
         part = mul_vec(part, vec_of(x->scale[j]));
     }
     sums = fma_vec(part, load_vec(w->scale[h] + row), sums);
-    if (is.minima) { /* the first half's sum is the whole's less the second's */
-        vec sum = vec_of((is.halves && !h ? x->sum[1][j] : 0) - x->sum[h][j]);
-        sums = fma_vec(load_vec(w->minimum[h] + row), sum, sums);
+    return is.minima ? fma_vec(load_vec(w->minimum + row), vec_of(-x->sum[j]), sums) : sums;
+}
+
+/* The same of WIDE blocks that share a scale: `less` are sums of activations times numbers of minima. */
+INLINE vec add_whole(vec sums, ints exact, ints less, const struct rows * w, int row, const struct columns * x, int j,
+                     struct shape is) {
+    vec part = mul_vec(vec_of_ints(exact), load_vec(w->scale[0] + row));
+    part = is.minima ? fma_vec(load_vec(w->minimum + row), vec_of_ints(less), part) : part;
+    return fma_vec(part, vec_of(x->scale[j]), sums);
+}
+
+INLINE void multiply_whole(const struct rows * w, const struct columns * x, int first, int n, int vecs,
+                           const struct type * type, enum kind kind, struct shape is, vec (*sums)[MOST_VECS]) {
+    ints exact[STEP][MOST_VECS], less[STEP][MOST_VECS];
+    for (int j = 0; j < n; j++) {
+        int start = 0;
+        for (int i = 0; i < WIDE && !is.minima && kind != SIGNED; i++) {
+            start += x[i].start[0][first + j];
+        }
+        for (int v = 0; v < vecs; v++) {
+            exact[j][v] = ints_of(type->zero * start);
+            less[j][v] = ints_of(0);
+        }
     }
-    return sums;
+    for (int i = 0; i < WIDE; i++) {
+        add_products(w + i, x + i, 0, 8, first, n, vecs, type, kind, exact);
+    }
+    for (int i = 0; i < WIDE && is.minima; i++) {
+        for (int v = 0; v < vecs; v++) {
+            ints numbers = load_ints(w[v / VECS * BLOCKS + i].numbers[v % VECS * VEC]);
+            for (int j = 0; j < n; j++) {
+                less[j][v] = dot_shorts(less[j][v], numbers, ints_of(x[i].halves[first + j]));
+            }
+        }
+    }
+    for (int j = 0; j < n; j++) {
+        for (int v = 0; v < vecs; v++) {
+            const struct rows * of = w + v / VECS * BLOCKS;
+            sums[j][v] = add_whole(sums[j][v], exact[j][v], less[j][v], of, v % VECS * VEC, x, first + j, is);
+        }
+    }
 }
 
 /* Adds a block of rows and n columns, or its half h. */
@@ -78,6 +114,10 @@ INLINE void multiply_block(const struct rows * w, const struct columns * x, int 
 INLINE void multiply(const struct rows * w, const struct columns * x, int blocks, int first, int n, int vecs,
                      const struct type * type, enum kind kind, struct shape is, vec (*sums)[MOST_VECS]) {
     for (int b = 0; b < blocks; b += is.wide ? WIDE : 1) {
+        if (is.whole) {
+            multiply_whole(w + b, x + b, first, n, vecs, type, kind, is, sums);
+            continue;
+        }
         if (!is.wide) {
             multiply_block(w + b, x + b, first, n, vecs, type, kind, is, sums);
             continue;
@@ -151,11 +191,12 @@ INLINE void multiply_rows(const struct rows * w, const struct columns * x, int b
         multiply_rows(w, x, blocks, first, n, type, kind, (struct shape) {__VA_ARGS__}, rows, to, more);        \
     }
 
-#define KERNELS(name, kind)                                           \
-    KERNEL(name##_32, kind, false, false, false)                      \
-    KERNEL(name##_32_minima, kind, false, false, true)                \
-    KERNEL(name##_16, kind, false, true, false)                       \
-    KERNEL(name##_wide_32, kind, true, false, false)                  \
-    KERNEL(name##_wide_32_minima, kind, true, false, true)            \
-    KERNEL(name##_wide_16, kind, true, true, false)                   \
-    KERNEL(name##_wide_16_minima, kind, true, true, true)
+#define KERNELS(name, kind)                                  \
+    KERNEL(name##_32, kind, false, false, false)             \
+    KERNEL(name##_32_minima, kind, false, false, true)       \
+    KERNEL(name##_16, kind, false, true, false)              \
+    KERNEL(name##_wide_32, kind, true, false, false)         \
+    KERNEL(name##_wide_32_minima, kind, true, false, true)   \
+    KERNEL(name##_wide_16, kind, true, true, false)          \
+    KERNEL(name##_whole, kind, true, false, false, true)     \
+    KERNEL(name##_whole_minima, kind, true, false, true, true)

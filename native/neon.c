@@ -52,6 +52,13 @@ INLINE ints load_ints(const void * at) {
     return vld1q_s32((const int32_t *) at);
 }
 
+/* Adds both products of pairs of 16 bits. */
+INLINE ints dot_shorts(ints sums, ints a, ints b) {
+    int16x8_t x = vreinterpretq_s16_s32(a), y = vreinterpretq_s16_s32(b);
+    ints low = vmull_s16(vget_low_s16(x), vget_low_s16(y)), high = vmull_s16(vget_high_s16(x), vget_high_s16(y));
+    return vaddq_s32(sums, vpaddq_s32(low, high));
+}
+
 #define STEP  4
 #define TILES 1
 
@@ -72,8 +79,8 @@ KERNELS(dot, SIGNED)
 
 static kernel * kernel_of(const struct type * type, bool tiled) {
     (void) tiled;
-    static kernel * const kernels[2][2][2] = KERNELS_OF(dot);
-    return kernels[type->wide][type->halves][type->minima];
+    static kernel * const kernels[3][2][2] = KERNELS_OF(dot);
+    return kernels[breadth_of(type)][type->halves][type->minima];
 }
 
 static bool needs_signs(const struct type * type) {

@@ -63,6 +63,9 @@ TARGET static void interleave(const struct line * lines, int blocks, bool signs,
     int each = type->halves ? 2 : 1;
     interleave_parts(lines->scale, blocks, each, to->scale);
     if (type->minima) {
-        interleave_parts(lines->minimum, blocks, each, to->minimum);
+        interleave_parts(lines->minimum, blocks, 1, &to->minimum);
+    }
+    if (type->minima && type->whole) {
+        interleave_parts((const float *) lines->numbers, blocks, 1, (float (*)[TILE]) &to->numbers);
     }
 }

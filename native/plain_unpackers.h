@@ -204,32 +204,42 @@ UNPACKER(unpack_q6_k) {
     }
 }
 
+/* 16 numbers as what a table of eight bytes has for them. */
+INLINE void multiples_of(uint64_t table, uint8_t * values) {
+    bytes16 tables = (bytes16) (longs2) {table, table};
+    store_16(values, entries_of(tables, load_16(values)));
+}
+
 UNPACKER(unpack_q2_k) {
     uint8_t * values = to->values;
     EACH_256(84) {
-        float d = half(from + 80), least = half(from + 82);
-        for (int i = 0; i < 16; i++) {
-            to->scale[16 * b + i] = (float) (from[i] & 15) * d;
-            to->minimum[16 * b + i] = (float) (from[i] >> 4) * least;
-        }
+        to->scale[8 * b] = half(from + 80);
+        to->minimum[8 * b] = half(from + 82);
         twos_of(from + 16, values);
         twos_of(from + 48, values + 128);
+        for (int i = 0; i < 16; i++) {
+            to->numbers[16 * b + i] = from[i] >> 4;
+            multiples_of(UINT64_C(0x03020100) * (from[i] & 15), values + 16 * i);
+        }
     }
 }
 
+/* Values times their scale, both less what they may be below zero, as what 128 is above it. */
 UNPACKER(unpack_q3_k) {
     uint8_t * values = to->values;
     EACH_256(110) {
         const uint8_t * s = from + 96;
-        float d = half(from + 108);
-        for (int i = 0; i < 16; i++) {
-            int low = i < 8 ? s[i] & 15 : s[i - 8] >> 4;
-            to->scale[16 * b + i] = (float) ((low | (s[8 + i % 4] >> (2 * (i / 4)) & 3) << 4) - 32) * d;
-        }
+        to->scale[8 * b] = -half(from + 108);
         twos_of(from + 32, values);
         twos_of(from + 64, values + 128);
         for (int i = 0; i < 8; i++) {
             add_bits(from, i, 2, values + BLOCK * i);
+        }
+        for (int i = 0; i < 16; i++) {
+            int low = i < 8 ? s[i] & 15 : s[i - 8] >> 4;
+            uint64_t scale = (uint64_t) (low | (s[8 + i % 4] >> (2 * (i / 4)) & 3) << 4);
+            uint64_t first = 0x01020304 * scale + 0x60402000, second = 0xe0c0a080 - 0x03020100 * scale;
+            multiples_of(first | second << 32, values + 16 * i);
         }
     }
 }

@@ -87,14 +87,14 @@ static void unpack_rows(const struct ggml_tensor * w, const struct type * type, 
 /* `count` columns of a group, block by block. */
 static void pack_columns(const struct columns * x, int blocks, int count, const struct type * type,
                          struct activations * to) {
-    int zero = ggmodel_family->signed_bytes && type->most > 127 ? 0 : type->zero;
+    int zero = type->whole ? 1 : ggmodel_family->signed_bytes && type->most > 127 ? 0 : type->zero;
+    bool halves = type->halves || (type->whole && type->most > 3);
     for (int b = 0; b < blocks; b++, x++) {
         for (int j = 0; j < count; j++, to++) {
             memcpy(to->values, x->values[j], BLOCK);
             to->scale = x->scale[j];
-            to->minus_sum[0] = -(x->sum[0][j] - (type->halves ? x->sum[1][j] : 0));
-            to->minus_sum[1] = -x->sum[1][j];
-            to->start[0] = zero * (x->start[0][j] - (type->halves ? x->start[1][j] : 0));
+            to->minus_sum = -x->sum[j];
+            to->start[0] = zero * (x->start[0][j] - (halves ? x->start[1][j] : 0));
             to->start[1] = zero * x->start[1][j];
         }
     }
@@ -315,8 +315,8 @@ HIDDEN void ggmodel_quantize(struct ggml_tensor * dst, int ith, int nth, void * 
         for (int i = 0; i < together && ggmodel_family->begin_tiles; i++) { /* only tiles read the others, too */
             for (int j = some; j < GROUP; j++) {
                 memset(to[i].values[j], 0, BLOCK);
-                to[i].scale[j] = to[i].sum[0][j] = to[i].sum[1][j] = 0;
-                to[i].start[0][j] = to[i].start[1][j] = 0;
+                to[i].scale[j] = to[i].sum[j] = 0;
+                to[i].start[0][j] = to[i].start[1][j] = to[i].halves[j] = 0;
             }
         }
     }

@@ -51,30 +51,33 @@ struct columns {
     int8_t  values[GROUP][BLOCK];
     float   scale[GROUP];
     int32_t start[2][GROUP]; /* minus the sum, and that of the second half: exact sums begin at it times a zero */
-    float   sum[2][GROUP];   /* likewise, scaled unless blocks share a scale */
+    int32_t halves[GROUP];   /* minus the sums of both, in 16 bits each */
+    float   sum[GROUP];      /* of activations, scaled unless blocks share a scale */
 };
 
 /* TILE rows of one block of weights. */
 struct rows {
     uint8_t values[BLOCK / 4][TILE][4]; /* with a sign for some kernels */
     float   scale[2][TILE]; /* of each half */
-    float   minimum[2][TILE];
+    float   minimum[TILE];
+    int16_t numbers[TILE][2]; /* that the minimum of both halves is times, where 256 values share one */
 };
 
 #define PANEL (384 * sizeof(struct rows)) /* bytes for panels, or for a few columns */
 
 /* LINE values of one row of weights: (byte - zero) * scale, or byte * scale - minimum, with a scale for each block
-   or each half of one. */
+   or each half of one, or the first of each WIDE blocks. */
 struct line {
     uint8_t values[LINE] __attribute__((aligned(ALIGNMENT)));
-    float   scale[LINE / 16], minimum[LINE / 16];
+    float   scale[LINE / 16], minimum[LINE / BLOCK];
+    int16_t numbers[LINE / 16]; /* of minima: see struct rows */
 };
 
 /* A block of one column. */
 struct activations {
     int8_t  values[BLOCK];
-    float   scale, minus_sum[2]; /* of each half, or the first of the whole block */
-    int32_t start[2];            /* likewise */
+    float   scale, minus_sum;
+    int32_t start[2]; /* of each half, or the first of the whole block: times a type's zero unless it is `whole` */
 } __attribute__((aligned(ALIGNMENT)));
 
 /* The order of a line's bytes: the cheapest for a type. */
@@ -91,6 +94,7 @@ struct type {
     int most;            /* the largest byte */
     bool wide;           /* 256 values share a scale, and so do WIDE blocks of activations */
     bool halves, minima; /* a scale for 16 values; minima */
+    bool whole;          /* one scale, and one minimum, for 256 values: bytes are times the whole numbers of 16 */
 };
 
 /* Types that older versions of ggml lack. */
@@ -183,10 +187,16 @@ COMMON void end_rows(const struct ending * ending, float * at, int row, int rows
     }
 }
 
-/* A family's kernels of one kind, by whether they are wide, have halves, and have minima: no narrow type has both. */
-#define KERNELS_OF(name) {                                          \
-    {{name##_32, name##_32_minima}, {name##_16, NULL}},             \
-    {{name##_wide_32, name##_wide_32_minima}, {name##_wide_16, name##_wide_16_minima}}, \
+/* A family's kernels of one kind, by breadth, and by whether they have halves and minima: no type has both. */
+#define KERNELS_OF(name) {                                             \
+    {{name##_32, name##_32_minima}, {name##_16, NULL}},                \
+    {{name##_wide_32, name##_wide_32_minima}, {name##_wide_16, NULL}}, \
+    {{name##_whole, name##_whole_minima}, {NULL, NULL}},               \
+}
+
+/* The first index of KERNELS_OF. */
+COMMON int breadth_of(const struct type * type) {
+    return type->whole ? 2 : type->wide;
 }
 
 /* Byte 0 or 16 of block b. */

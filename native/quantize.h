@@ -14,9 +14,9 @@ INLINE void quantize_column(const float * from, int count, int j, struct columns
         store_rounded(from, vec_of(inverse), to->values[j], sums);
         to->start[0][j] = -sums[0] - sums[1];
         to->start[1][j] = -sums[1];
+        to->halves[j] = (-sums[0] & 0xffff) | (int32_t) ((uint32_t) -sums[1] << 16);
         to->scale[j] = wide ? scale : to_f16(scale);
-        to->sum[0][j] = wide ? sums[0] + sums[1] : to_f16(scale * (sums[0] + sums[1]));
-        to->sum[1][j] = wide ? sums[1] : 0;
+        to->sum[j] = wide ? sums[0] + sums[1] : to_f16(scale * (sums[0] + sums[1]));
     }
 }
 
@@ -76,12 +76,15 @@ INLINE void round_block(const float * const * from, const float * inverse, struc
         second[j] = c;
     }
     __m512i sums[2] = {sum_of_each(whole), sum_of_each(second)};
+    __m512i start[2];
     for (int h = 0; h < 2; h++) {
-        _mm512_storeu_si512(to->start[h], _mm512_sub_epi32(_mm512_setzero_si512(), sums[h]));
+        start[h] = _mm512_sub_epi32(_mm512_setzero_si512(), sums[h]);
+        _mm512_storeu_si512(to->start[h], start[h]);
     }
+    __m512i first = _mm512_sub_epi32(start[0], start[1]);
+    _mm512_storeu_si512(to->halves, _mm512_mask_blend_epi16(0xaaaaaaaa, first, _mm512_slli_epi32(start[1], 16)));
     store_vec(to->scale, wide ? scale : as_half(scale));
-    store_vec(to->sum[0], wide ? vec_of_ints(sums[0]) : as_half(mul_vec(scale, vec_of_ints(sums[0]))));
-    store_vec(to->sum[1], wide ? vec_of_ints(sums[1]) : vec_of(0));
+    store_vec(to->sum, wide ? vec_of_ints(sums[0]) : as_half(mul_vec(scale, vec_of_ints(sums[0]))));
 }
 
 /* Many columns at once: those behind the last of a group are computed as the first one, too, and not read. */

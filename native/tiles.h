@@ -41,6 +41,17 @@ INLINE void add_stored(const struct rows * w, const struct columns * x, int32_t 
     }
 }
 
+/* The same of WIDE blocks that share a scale, behind the sums of those before. */
+INLINE void add_stored_numbers(const struct rows * w, const struct columns * x, int32_t (*exact)[TILE],
+                               struct shape is, ints * sums, ints * less) {
+    for (int j = 0; j < GROUP; j++) {
+        sums[j] = _mm512_add_epi32(sums[j], load_ints(exact[j]));
+        if (is.minima) {
+            less[j] = dot_shorts(less[j], load_ints(w->numbers), ints_of(x->halves[j]));
+        }
+    }
+}
+
 INLINE __mmask16 mask_of(int rows) {
     return (__mmask16) ((1 << rows) - 1);
 }
@@ -56,16 +67,25 @@ INLINE void multiply_by_tiles(const struct rows * w, const struct columns * x, i
         exact_sums(w + b, x + b, is.halves, exact[b % RING]);
     }
     for (int begin = 0; begin < blocks; begin += is.wide ? WIDE : 1) {
+        ints numbers[GROUP], less[GROUP];
         for (int j = 0; j < GROUP && is.wide; j++) {
             parts[j] = vec_of(0);
+            numbers[j] = less[j] = ints_of(0);
         }
         for (int b = begin; b < begin + (is.wide ? WIDE : 1); b++) {
             if (b + AHEAD < blocks) {
                 exact_sums(w + b + AHEAD, x + b + AHEAD, is.halves, exact[(b + AHEAD) % RING]);
             }
+            if (is.whole) {
+                add_stored_numbers(w + b, x + b, exact[b % RING], is, numbers, less);
+                continue;
+            }
             add_stored(w + b, x + b, exact[b % RING], is, is.wide ? parts : sums);
         }
-        for (int j = 0; j < GROUP && is.wide; j++) {
+        for (int j = 0; j < GROUP && is.whole; j++) {
+            sums[j] = add_whole(sums[j], numbers[j], less[j], w + begin, 0, x + begin, j, is);
+        }
+        for (int j = 0; j < GROUP && is.wide && !is.whole; j++) {
             sums[j] = fma_vec(parts[j], vec_of(x[begin].scale[j]), sums[j]);
         }
     }
@@ -92,4 +112,5 @@ BY_TILES(tiles_16, false, true, false)
 BY_TILES(tiles_wide_32, true, false, false)
 BY_TILES(tiles_wide_32_minima, true, false, true)
 BY_TILES(tiles_wide_16, true, true, false)
-BY_TILES(tiles_wide_16_minima, true, true, true)
+BY_TILES(tiles_whole, true, false, false, true)
+BY_TILES(tiles_whole_minima, true, false, true, true)

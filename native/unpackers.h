@@ -167,35 +167,48 @@ TARGET static void unpack_q6_k(const uint8_t * restrict from, int quads, struct 
     }
 }
 
+/* Numbers of two or three bits, of which 16 each become what a table of eight bytes has for them: of four tables from
+   number `first` on, whose bytes 0 to 3 are in `low`, and 4 to 7 in `high`. */
+INLINE __m512i multiples_of(__m512i numbers, __m512i low, __m512i high, int first) {
+    const __m512i lanes = _mm512_setr_epi32(0, 16, 0, 0, 1, 17, 0, 0, 2, 18, 0, 0, 3, 19, 0, 0);
+    __m512i tables = _mm512_permutex2var_epi32(low, _mm512_add_epi32(lanes, _mm512_set1_epi32(first)), high);
+    return _mm512_shuffle_epi8(tables, numbers);
+}
+
 TARGET static void unpack_q2_k(const uint8_t * restrict from, int quads, struct line * restrict to) {
     for (int b = 0; b < quads / 2; b++, from += 84) {
         __m512i both = _mm512_cvtepu8_epi32(bytes_16(from));
-        __m512 scales = _mm512_cvtepi32_ps(_mm512_and_si512(both, _mm512_set1_epi32(15)));
-        __m512 minima = _mm512_cvtepi32_ps(_mm512_srli_epi32(both, 4));
-        _mm512_storeu_ps(to->scale + 16 * b, _mm512_mul_ps(scales, _mm512_set1_ps(half(from + 80))));
-        _mm512_storeu_ps(to->minimum + 16 * b, _mm512_mul_ps(minima, _mm512_set1_ps(half(from + 82))));
+        __m512i scales = _mm512_and_si512(both, _mm512_set1_epi32(15));
+        __m512i multiples = _mm512_mullo_epi32(scales, _mm512_set1_epi32(0x03020100));
+        to->scale[8 * b] = half(from + 80);
+        to->minimum[8 * b] = half(from + 82);
+        _mm256_storeu_si256((__m256i *) (to->numbers + 16 * b), _mm512_cvtepi32_epi16(_mm512_srli_epi32(both, 4)));
         for (int i = 0; i < 4; i++) {
-            __m512i all = twice_32(from + 16 + i / 2 * 32);
-            store(to->values + 256 * b + 64 * i, bits_of(all, i % 2 * 4, i % 2 * 4 + 2, 3));
+            __m512i two = bits_of(twice_32(from + 16 + i / 2 * 32), i % 2 * 4, i % 2 * 4 + 2, 3);
+            store(to->values + 256 * b + 64 * i, multiples_of(two, multiples, multiples, 4 * i));
         }
     }
 }
 
+/* Values times their scale, both less what they may be below zero, as what 128 is above it. */
 TARGET static void unpack_q3_k(const uint8_t * restrict from, int quads, struct line * restrict to) {
     for (int b = 0; b < quads / 2; b++, from += 110) {
-        const uint8_t * s = from + 96;
-        int8_t scale[16];
-        for (int i = 0; i < 16; i++) {
-            int low = i < 8 ? s[i] & 15 : s[i - 8] >> 4;
-            scale[i] = (low | (s[8 + i % 4] >> (2 * (i / 4)) & 3) << 4) - 32;
+        uint64_t fours = long_word_of(from + 96), twos = word_of(from + 104), scale[2];
+        for (int h = 0; h < 2; h++) {
+            uint64_t two = (twos >> (4 * h) & 0x03030303) | (twos >> (4 * h + 2) & 0x03030303) << 32;
+            scale[h] = (fours >> (4 * h) & UINT64_C(0x0f0f0f0f0f0f0f0f)) | two << 4;
         }
-        __m512 scales = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes_16(scale)));
-        _mm512_storeu_ps(to->scale + 16 * b, _mm512_mul_ps(scales, _mm512_set1_ps(half(from + 108))));
+        __m512i scales = _mm512_cvtepu8_epi32(bytes_16(scale));
+        __m512i low = _mm512_mullo_epi32(scales, _mm512_set1_epi32(0x01020304));
+        __m512i high = _mm512_mullo_epi32(scales, _mm512_set1_epi32(0x03020100));
+        low = _mm512_add_epi32(low, _mm512_set1_epi32(0x60402000));
+        high = _mm512_sub_epi32(_mm512_set1_epi32((int) 0xe0c0a080), high);
+        to->scale[8 * b] = -half(from + 108);
         __m512i third = twice_32(from);
         for (int i = 0; i < 4; i++) {
             __m512i two = bits_of(twice_32(from + 32 + i / 2 * 32), i % 2 * 4, i % 2 * 4 + 2, 3);
-            __m512i high = _mm512_slli_epi16(bits_of(third, 2 * i, 2 * i + 1, 1), 2);
-            store(to->values + 256 * b + 64 * i, _mm512_or_si512(two, high));
+            __m512i more = _mm512_slli_epi16(bits_of(third, 2 * i, 2 * i + 1, 1), 2);
+            store(to->values + 256 * b + 64 * i, multiples_of(_mm512_or_si512(two, more), low, high, 4 * i));
         }
     }
 }
@@ -347,9 +360,12 @@ TARGET static void interleave(const struct line * lines, int blocks, bool signs,
         }
         for (int h = 0; h < each; h++) {
             _mm512_storeu_ps(to[b].scale[h], _mm512_i32gather_ps(places, lines->scale + each * b + h, 1));
-            if (type->minima) {
-                _mm512_storeu_ps(to[b].minimum[h], _mm512_i32gather_ps(places, lines->minimum + each * b + h, 1));
-            }
+        }
+        if (type->minima) {
+            _mm512_storeu_ps(to[b].minimum, _mm512_i32gather_ps(places, lines->minimum + b, 1));
+        }
+        if (type->minima && type->whole) {
+            _mm512_storeu_si512(to[b].numbers, _mm512_i32gather_epi32(places, lines->numbers + 2 * b, 1));
         }
     }
 }
