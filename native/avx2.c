@@ -196,8 +196,8 @@ INLINE ints dots(const words * values, const int8_t * x, int begin, int end, int
 }
 
 #include "few_columns.h"
-#include "rounded.h"
 #include "quantize.h"
+#include "rounded.h"
 
 KERNELS(pairs, BYTES)
 KERNELS(signed, SIGNED)

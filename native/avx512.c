@@ -134,9 +134,8 @@ INLINE ints dots(const words * values, const int8_t * x, int begin, int end, int
 }
 
 #include "few_columns.h"
-#include "rounded.h"
-
 #include "quantize.h"
+#include "rounded.h"
 
 static kernel * kernel_of(const struct type * type, bool tiled) {
     static kernel * const kernels[2][3][2][2] = {KERNELS_OF(dot), KERNELS_OF(tiles)};

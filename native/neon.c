@@ -27,6 +27,14 @@ INLINE vec vec_of_ints(ints x) {
     return vcvtq_f32_s32(x);
 }
 
+INLINE ints max_ints(ints a, ints b) {
+    return vmaxq_s32(a, b);
+}
+
+INLINE int largest_int(ints x) {
+    return vmaxvq_s32(x);
+}
+
 /* BLOCK values times a factor, as bytes, and the sums of both halves. */
 INLINE void store_rounded(const float * from, vec factor, int8_t * to, int32_t * sums) {
     for (int h = 0; h < 2; h++, from += 16, to += 16) {

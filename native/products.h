@@ -2,6 +2,8 @@
 
 #pragma once
 
+#include <float.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>

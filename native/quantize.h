@@ -1,17 +1,29 @@
-/* Columns of activations as bytes: see struct family. */
+/* Columns of activations as bytes: see struct family. Blocks with a value that is not finite have a scale of NaN. */
+
+/* Values without a sign, or NaN and infinity, which are larger as bits. */
+INLINE vec larger_vec(vec a, vec b) {
+    return (vec) max_ints((ints) a, (ints) b);
+}
+
+INLINE float largest_value(vec x) {
+    return ((vec) ints_of(largest_int((ints) x)))[0];
+}
 
 /* One column of `count` blocks that share a scale, as column j of a group. */
 INLINE void quantize_column(const float * from, int count, int j, struct columns * to) {
+    static const float zeros[BLOCK];
     bool wide = count > 1;
     vec most = vec_of(0);
     for (int i = 0; i < count * BLOCK; i += VEC) {
-        most = max_vec(most, abs_vec(load_vec(from + i)));
+        most = larger_vec(most, abs_vec(load_vec(from + i)));
     }
-    float largest = largest_of(most), inverse = largest > 0 ? 127 / largest : 0;
+    float largest = largest_value(most), inverse = largest > 0 ? 127 / largest : 0;
     float scale = !wide ? largest / 127 : largest > 0 ? 1 / inverse : 0;
+    bool finite = largest <= FLT_MAX;
+    scale = finite ? scale : NAN;
     for (int b = 0; b < count; b++, from += BLOCK, to++) {
         int32_t sums[2];
-        store_rounded(from, vec_of(inverse), to->values[j], sums);
+        store_rounded(finite ? from : zeros, vec_of(inverse), to->values[j], sums);
         to->start[0][j] = -sums[0] - sums[1];
         to->start[1][j] = -sums[1];
         to->halves[j] = (-sums[0] & 0xffff) | (int32_t) ((uint32_t) -sums[1] << 16);
@@ -103,7 +115,7 @@ TARGET static void quantize_columns(const float * const * from, int n, int count
         at[j] = from[j < n ? j : 0];
         vec largest = vec_of(0);
         for (int i = 0; i < count * BLOCK; i += VEC) {
-            largest = max_vec(largest, abs_vec(load_vec(at[j] + i)));
+            largest = larger_vec(largest, abs_vec(load_vec(at[j] + i)));
         }
         most[j] = _mm512_castps_si512(largest);
     }
@@ -111,6 +123,7 @@ TARGET static void quantize_columns(const float * const * from, int n, int count
     __mmask16 some = _mm512_cmp_ps_mask(largest, vec_of(0), _CMP_GT_OQ);
     vec inverse = _mm512_maskz_div_ps(some, vec_of(127), largest);
     vec scale = wide ? _mm512_maskz_div_ps(some, vec_of(1), inverse) : div_vec(largest, vec_of(127));
+    scale = fma_vec(largest, vec_of(0), scale); /* NaN if the largest is not finite */
     store_vec(inverses, inverse);
     for (int b = 0; b < count; b++, to++) {
         round_block(at, inverses, to, scale, wide);

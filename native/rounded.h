@@ -25,11 +25,6 @@ struct short_rows {
 _Static_assert(SHORT_BLOCKS * sizeof(struct short_rows) <= PANEL, "a panel fits");
 _Static_assert((int64_t) HALF * MOST_X * MOST_W <= INT32_MAX, "sums are exact");
 
-/* Values without a sign and of at least 0, or NaN and infinity, which are larger as bits. */
-INLINE vec larger_vec(vec a, vec b) {
-    return (vec) max_ints((ints) a, (ints) b);
-}
-
 /* The scale of whole numbers up to 1 / part: NaN if the largest value is not finite. */
 INLINE vec scale_of(vec largest, float part) {
     return fma_vec(largest, vec_of(0), mul_vec(largest, vec_of(part)));

@@ -235,6 +235,23 @@ def test_values_that_are_not_finite_reach_their_elements(dtype: DType, value: fl
 
 
 @NEEDS_FAMILY
+@pytest.mark.parametrize("columns", [1, 3, 40])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_quantised_products_lose_no_nan(columns: int, value: float):
+    """An activation that is not finite makes all of its column NaN, and changes no other one."""
+    x = normal(columns, 512, seed=8)
+    spoilt, places = x.copy(), np.arange(0, columns, 3)
+    spoilt[places, 37 * places % 512] = value
+    for dtype in QUANTISED:
+        weight = some(dtype, 80, 512)
+        for instructions in INSTRUCTIONS:
+            lib.ggmodel_use_products(instructions)
+            (want,) = multiplied([weight], x)
+            want[places] = np.nan
+            np.testing.assert_array_equal(multiplied([weight], spoilt)[0], want)
+
+
+@NEEDS_FAMILY
 @pytest.mark.parametrize("instructions", INSTRUCTIONS)
 @pytest.mark.parametrize("rows", [1, 15, 16, 97, 200])
 @pytest.mark.parametrize("width", [32, 160, 384, 2016, 2048, 4128])
