@@ -277,9 +277,9 @@ INLINE void multiply_few_columns(const struct ggml_tensor * w, int number, int b
         }
         for (int b = 0; b < all; b += step, rows += bytes) {
             vec scale[16], minimum[16];
-            /* The next rows in the order of memory, which is fastest, and no nearer than where they stay until used. */
+            /* The next rows in the order of memory, which is fastest. */
             for (int line = 0; line < VEC * bytes; line += 64) {
-                __builtin_prefetch(next + line, 0, 2);
+                __builtin_prefetch(next + line);
             }
             next += VEC * bytes;
             if (whole) {
