@@ -151,6 +151,12 @@ INLINE void words_at(const uint8_t * rows, size_t stride, words * to) {
     transpose(rows, stride, to);
 }
 
+/* 32 bytes of VEC rows as eight words of each. */
+INLINE void eight_words_at(const uint8_t * rows, size_t stride, words * to) {
+    words_at(rows, stride, to);
+    words_at(rows + 16, stride, to + 4);
+}
+
 INLINE __m128i shorts_of(const uint8_t * rows, size_t stride) {
     uint16_t bits[VEC];
     for (int r = 0; r < VEC; r++) {

@@ -103,6 +103,18 @@ INLINE void words_at(const uint8_t * rows, size_t stride, words * to) {
     to[3] = (words) _mm512_unpackhi_epi64(c, e);
 }
 
+/* 32 bytes of VEC rows as eight words of each. */
+INLINE void eight_words_at(const uint8_t * rows, size_t stride, words * to) {
+    __m512i halves[8], fours[8];
+    for (int i = 0; i < 8; i++) { /* rows r and r + 4 */
+        const uint8_t * at = rows + (i % 4 + i / 4 * 8) * stride;
+        __m512i first = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *) at));
+        halves[i] = _mm512_inserti64x4(first, _mm256_loadu_si256((const __m256i *) (at + 4 * stride)), 1);
+    }
+    transpose_halves(halves, fours);
+    memcpy(to, fours, sizeof(fours));
+}
+
 /* Two bytes of VEC rows. */
 INLINE words shorts_at(const uint8_t * rows, size_t stride) {
     return (words) _mm512_cvtepu16_epi32(shorts_of(rows, stride, 4));

@@ -319,20 +319,14 @@ TARGET static void unpack_tq1_0(const uint8_t * restrict from, int quads, struct
     }
 }
 
-/* Eight 4-byte values of TILE rows, which begin `step` bytes after one another; the second four lie apart.
-   `to` has the rows of each value. */
-INLINE void transpose(const void * rows, const void * second, size_t step, __m512i * to) {
-    const char * at[2] = {rows, second};
-    __m512i z[8], u[8];
-    for (int i = 0; i < 8; i++) { /* rows r and r + 4 */
-        size_t r = (i % 4 + i / 4 * 8) * step, other = r + 4 * step;
-        __m256i a = _mm256_inserti128_si256(_mm256_castsi128_si256(bytes_16(at[0] + r)), bytes_16(at[1] + r), 1);
-        z[i] = _mm512_inserti32x4(_mm512_castsi256_si512(a), bytes_16(at[0] + other), 2);
-        z[i] = _mm512_inserti32x4(z[i], bytes_16(at[1] + other), 3);
-    }
+/* Eight words of TILE rows, whose halves lie in lanes: rows r and r + 4 of all 8, then of the others. `to` has the rows
+   of each word. */
+INLINE void transpose_halves(const __m512i * rows, __m512i * to) {
+    __m512i u[8];
     for (int i = 0; i < 8; i += 4) {
-        __m512i a = _mm512_unpacklo_epi32(z[i], z[i + 1]), c = _mm512_unpackhi_epi32(z[i], z[i + 1]);
-        __m512i d = _mm512_unpacklo_epi32(z[i + 2], z[i + 3]), e = _mm512_unpackhi_epi32(z[i + 2], z[i + 3]);
+        __m512i a = _mm512_unpacklo_epi32(rows[i], rows[i + 1]), c = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
+        __m512i d = _mm512_unpacklo_epi32(rows[i + 2], rows[i + 3]);
+        __m512i e = _mm512_unpackhi_epi32(rows[i + 2], rows[i + 3]);
         u[i] = _mm512_unpacklo_epi64(a, d);
         u[i + 1] = _mm512_unpackhi_epi64(a, d);
         u[i + 2] = _mm512_unpacklo_epi64(c, e);
@@ -342,6 +336,19 @@ INLINE void transpose(const void * rows, const void * second, size_t step, __m51
         to[i] = _mm512_shuffle_i32x4(u[i], u[i + 4], 0x88);
         to[i + 4] = _mm512_shuffle_i32x4(u[i], u[i + 4], 0xdd);
     }
+}
+
+/* Eight words of TILE rows, which begin `step` bytes after one another; the second four lie apart. */
+INLINE void transpose(const void * rows, const void * second, size_t step, __m512i * to) {
+    const char * at[2] = {rows, second};
+    __m512i halves[8];
+    for (int i = 0; i < 8; i++) { /* rows r and r + 4 */
+        size_t r = (i % 4 + i / 4 * 8) * step, other = r + 4 * step;
+        __m256i a = _mm256_inserti128_si256(_mm256_castsi128_si256(bytes_16(at[0] + r)), bytes_16(at[1] + r), 1);
+        halves[i] = _mm512_inserti32x4(_mm512_castsi256_si512(a), bytes_16(at[0] + other), 2);
+        halves[i] = _mm512_inserti32x4(halves[i], bytes_16(at[1] + other), 3);
+    }
+    transpose_halves(halves, to);
 }
 
 /* TILE lines as `blocks` blocks of rows, with a sign if `signs`. */
