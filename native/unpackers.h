@@ -358,6 +358,10 @@ TARGET static void interleave(const struct line * lines, int blocks, bool signs,
     const __m512i places = _mm512_mullo_epi32(numbers, _mm512_set1_epi32(sizeof(*lines)));
     const __m512i less = bytes(signs ? type->zero : 0);
     int each = type->halves ? 2 : 1;
+    float scales[LINE / 16][TILE];
+    for (int i = 0; i < each * blocks; i += TILE) {
+        transpose_floats(lines->scale + i, sizeof(*lines) / sizeof(float), scales[i], TILE);
+    }
     for (int b = 0; b < blocks; b++) {
         __m512i fours[8];
         transpose(lines->values + place_of(type->order, b, 0), lines->values + place_of(type->order, b, 1),
@@ -366,7 +370,7 @@ TARGET static void interleave(const struct line * lines, int blocks, bool signs,
             _mm512_storeu_si512(to[b].values[i], _mm512_sub_epi8(fours[i], less));
         }
         for (int h = 0; h < each; h++) {
-            _mm512_storeu_ps(to[b].scale[h], _mm512_i32gather_ps(places, lines->scale + each * b + h, 1));
+            store_vec(to[b].scale[h], load_vec(scales[each * b + h]));
         }
         if (type->minima) {
             _mm512_storeu_ps(to[b].minimum, _mm512_i32gather_ps(places, lines->minimum + b, 1));
