@@ -108,3 +108,22 @@ def test_directions_are_rows_of_finite_numbers(direction: Any):
 def test_strengths_of_vectors_are_numbers_of_float32(model: LoadedModel, strength: Any):
     with pytest.raises(ConfigError, match="steer is"):
         model.generate(PROMPT, max_tokens=1, steer={"mood": strength})
+
+
+@pytest.mark.parametrize("array", ["text", [1j], np.nan, [[1.0], [1.0, 2.0]], None])
+def test_an_expression_computes_with_numbers(array: Any):
+    with pytest.raises(ConfigError, match="in_graph computes with finite numbers, not"):
+        in_graph(lambda x, y: x + y, array)
+
+
+def test_a_pattern_leaves_out_modules_that_are_not_computed_by_themselves(model: LoadedModel):
+    with model.capture("*") as captured:
+        model.logits(PROMPT)
+    assert {*captured} == {"embed", "norm", "head"}
+    with model.patch({"*": np.zeros(WIDTH)}), pytest.raises(ConfigError, match="head has rows of"):
+        model.logits(PROMPT)
+    for name in ("rotary", "r*"):
+        with model.capture(name), pytest.raises(ConfigError, match="rotary is not computed by"):
+            model.logits(PROMPT)
+    with model.capture("*", "rotary"), pytest.raises(ConfigError, match="rotary is not computed"):
+        model.logits(PROMPT)

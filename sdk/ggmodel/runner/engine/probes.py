@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -40,7 +40,11 @@ class InGraph:
         if not callable(function):
             raise ConfigError(f"in_graph takes a function of a tensor, not {function!r:.80}")
         self.function = function
-        self.arrays = tuple(np.array(array, np.float32) for array in arrays)
+        numbers = [as_numbers(array) for array in arrays]
+        for array, its in zip(arrays, numbers, strict=True):
+            if its is None:
+                raise ConfigError(f"in_graph computes with finite numbers, not {array!r:.80}")
+        self.arrays = tuple(its.copy() for its in numbers if its is not None)
 
 
 in_graph = InGraph
@@ -118,6 +122,7 @@ class Probe:
         captures: names of those that are captured.
         patches: name → its patches, in the order in which they apply.
         capturers: name → the blocks and options that capture it.
+        named: those that must be computed; others fitted a pattern.
 
     Attributes:
         captured: the results; empty where nothing is captured.
@@ -131,9 +136,10 @@ class Probe:
         captures: frozenset[str] = frozenset(),
         patches: Mapping[str, tuple[Patch, ...]] | None = None,
         capturers: Mapping[str, frozenset[object]] | None = None,
+        named: frozenset[str] = frozenset(),
     ):
         self.modules, self.captures, self.patches = modules, captures, patches or {}
-        self._capturers = capturers or {}
+        self._capturers, self._named = capturers or {}, named
         self.captured, self.elsewhere = Captured(), dict[str, int]()
 
     @cached_property
@@ -145,7 +151,13 @@ class Probe:
             for name, all in self.patches.items()
         }
         kinds_of = tuple(sorted(kinds.items(), key=lambda item: item[0]))
-        return self.captures, kinds_of, frozenset(self.elsewhere)
+        return self.captures, kinds_of, frozenset(self.elsewhere), self._named
+
+    def missing(self, calls: Container[str]) -> list[str]:
+        """The names of modules that were not called, though they were named or all fitted."""
+        names = self.modules.values()
+        absent = [n for n in names if n not in calls and n not in self.elsewhere]
+        return absent if len(absent) == len(names) else [n for n in absent if n in self._named]
 
     @cached_property
     def variant(self) -> Hashable:
@@ -361,12 +373,7 @@ class Tap:
         Raises:
             ConfigError: a module was not called.
         """
-        missing = {
-            name
-            for one in self._step.probes
-            for name in one.probe.modules.values()
-            if name not in self.calls and name not in one.probe.elsewhere
-        }
+        missing = [name for one in self._step.probes for name in one.probe.missing(self.calls)]
         if missing and self._sizes[1] and not self._partial:
             raise ConfigError(
                 f"{min(missing)} is not computed by itself for the tokens of a text: it belongs to "

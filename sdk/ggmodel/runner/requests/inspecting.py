@@ -52,6 +52,7 @@ class _Block:
     model: object
     captures: frozenset[str] = frozenset()
     patches: Mapping[str, Patch] = field(default_factory=dict)
+    named: frozenset[str] = frozenset()  # those whose own names were given
     seen: Seen | None = None
 
 
@@ -97,7 +98,8 @@ class Inspecting:
 
         Args:
             names: of modules, with `*` in place of a part: "layers.*" are all layers, whose results
-                are the residual stream, "layers.*.attn" their attention. Names of a checkpoint, as
+                are the residual stream, "layers.*.attn" their attention; those that are not
+                computed by themselves are left out. Names of a checkpoint, as
                 transformers and nnsight have them ("model.layers.3.self_attn"), and hooks of
                 TransformerLens ("blocks.3.hook_resid_post") stand for the same modules.
 
@@ -105,7 +107,8 @@ class Inspecting:
             ConfigError: no module has such a name.
         """
         seen = Seen()
-        with _within(_Block(self, frozenset(self._matching(names)), seen=seen)):
+        matching = self._matching(names)
+        with _within(_Block(self, frozenset(matching), seen=seen, named=_named(matching))):
             yield seen
 
     @contextmanager
@@ -124,6 +127,7 @@ class Inspecting:
         if not isinstance(patches, Mapping):
             raise ConfigError(f"patches are {patches!r:.80}; give {{name of a module: patch}}")
         by_name: dict[str, Patch] = {}
+        own: set[str] = set()
         for pattern, patch in patches.items():
             numbers = as_numbers(patch) if isinstance(patch, np.ndarray) else None
             if numbers is not None:
@@ -133,13 +137,15 @@ class Inspecting:
                     f"the patch of {pattern} is {patch!r:.80}; it must be a function, "
                     "in_graph(function), or an array of numbers to add, none NaN or infinite"
                 )
-            by_name |= dict.fromkeys(self._matching((pattern,)), patch)
-        with _within(_Block(self, patches=by_name)):
+            matching = self._matching((pattern,))
+            by_name |= dict.fromkeys(matching, patch)
+            own |= _named(matching)
+        with _within(_Block(self, patches=by_name, named=frozenset(own))):
             yield
 
-    def _matching(self, patterns: Iterable[str]) -> list[str]:
-        """The names of modules that fit patterns."""
-        matching: list[str] = []
+    def _matching(self, patterns: Iterable[str]) -> dict[str, bool]:
+        """The names of modules that fit patterns → whether one of these is a name itself."""
+        matching: dict[str, bool] = {}
         for pattern in patterns:
             if not isinstance(pattern, str):
                 raise ConfigError(f"{pattern!r:.80} is no name of a module")
@@ -150,7 +156,8 @@ class Inspecting:
                 names = [our for name, our in theirs if _fits(name.split("."), parts)]
             if not names:
                 raise ConfigError(self._unknown(pattern))
-            matching += names
+            for name in names:
+                matching[name] = matching.get(name, False) or "*" not in pattern
         return matching
 
     def _unknown(self, pattern: str) -> str:
@@ -219,7 +226,8 @@ class Inspecting:
             raise ConfigError(
                 f"capture has {len(names):,} names, and the model {len(self.modules):,} modules"
             )
-        captures = {*self._matching(names)}
+        matching = self._matching(names)
+        captures, own = {*matching}, _named(matching)
         patches: dict[str, tuple[Patch, ...]] = {}
         for layer, direction in Steering.sum(self._steering_of(steer)).items():
             if layer >= len(self.residual):
@@ -232,6 +240,7 @@ class Inspecting:
         blocks = [block for block in _blocks.get() if block.model is self]
         for block in blocks:
             captures |= block.captures
+            own |= block.named
             for name, patch in block.patches.items():
                 patches[name] = (*patches.get(name, ()), patch)
             for name in block.captures:
@@ -239,11 +248,15 @@ class Inspecting:
         if not captures and not patches:
             return None
         modules = {id(self.modules[name].module): name for name in (*captures, *patches)}
-        probe = Probe(modules, frozenset(captures), patches, capturers)
+        probe = Probe(modules, frozenset(captures), patches, capturers, own)
         for block in blocks:
             if block.seen is not None:
                 block.seen.requests.append(probe.captured)
         return probe
+
+
+def _named(matching: Mapping[str, bool]) -> frozenset[str]:
+    return frozenset(name for name, own in matching.items() if own)
 
 
 def _fits(name: list[str], pattern: list[str]) -> bool:
