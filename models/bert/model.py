@@ -1,5 +1,6 @@
 """BERT and its relatives, which llama.cpp's files call `bert`, too: RoBERTa and XLM-RoBERTa with
-positions that begin behind the padding's, DistilBERT and ELECTRA with other names.
+positions that begin behind the padding's, DistilBERT and ELECTRA with other names; small ELECTRAs
+have embeddings of a width of their own.
 """
 
 from __future__ import annotations
@@ -7,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ggmodel import kv, nn, register
+from ggmodel import gguf, kv, nn, register
 from ggmodel.errors import ConfigError
 from ggmodel.kvcache import Bidirectional
-from ggmodel.nn import Embedding
+from ggmodel.ml import Tensor
+from ggmodel.model import Batch
+from ggmodel.nn import Embedding, Linear
 
 # Their positions count from the id of the padding on.
 _OFFSET = ("roberta", "xlm-roberta", "camembert")
@@ -26,15 +29,27 @@ def _positions(hf: Mapping[str, Any]) -> int:
     return hf["max_position_embeddings"] - offset
 
 
-class BertConfig(nn.EncoderConfig):
-    fixed = {"embedding_size": lambda hf: hf.get("hidden_size", hf.get("dim"))}
+def _token_width(hf: Mapping[str, Any]) -> int | None:
+    own = hf.get("embedding_size")
+    return None if own == hf.get("hidden_size", hf.get("dim")) else own
 
+
+class BertConfig(nn.EncoderConfig):
     context: int = kv("context_length", hf=_positions)
     activation: str = nn.activation("gelu", ("hidden_act", "activation"))
+    own_width: int | None = kv("token_embedding_length", hf=_token_width)
+    token_width = property(lambda h: h.own_width or h.width)
 
 
 class Text(nn.EncoderText):
     positions: Embedding = nn.position_table()
+    project: Linear | None = gguf(
+        "token_embd_project", hf="embeddings_project", shape=("token_width", "width")
+    )
+
+    def embedded(self, batch: Batch) -> Tensor:
+        x = super().embedded(batch)
+        return x if self.project is None else self.project(x)
 
 
 @register("bert", hf=tuple(f"{family}{head}" for family in _FAMILIES for head in _HEADS))

@@ -351,6 +351,7 @@ FIXED: Mapping[str, Sequence[Fixed]] = {
         _fixed("hidden_activation", "gelu", "gelu_new", "gelu_pytorch_tanh"),
         *_ENCODER,
         _fixed("classifier.activation", "tanh"),
+        Fixed("token_embedding_length", lambda h: [h.width, None], refused=True),
     ),
     "modern-bert": (
         *_YARN,
@@ -419,13 +420,13 @@ SURPLUS: Mapping[str, Sequence[str]] = {
         (
             *("gemma3", "gemma-embedding", "qwen2", "qwen2vl", "glm4", "starcoder2", "gpt2", "mpt"),
             *("gptneox", "bloom", "minimax-m2", "gpt-oss", "laguna", "eurobert", "nomic-bert"),
-            "jina-bert-v3",
+            *("jina-bert-v3", "nemotron"),
         ),
         _FACTORS,
     ),
     "llama4": _FACTORS[1:],
     "arcee": (*_FACTORS[1:], _BIAS, *_MLP_BIASES[1:]),
-    "nemotron": _FACTORS,
+    "bert": ("token_embd_project.weight", "token_embd_project.bias"),
     "gemma": (*_FACTORS, _BIAS, "output.weight"),
     "gemma2": (*_FACTORS, _BIAS, "output.weight"),
     "gemma3n": (*_FACTORS, _BIAS),

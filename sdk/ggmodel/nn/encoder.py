@@ -49,6 +49,7 @@ class EncoderConfig(Config):
     per_token: bool = kv("classifier.per_token", hf=head_per_token, default=False)
     head_pools: int = kv("classifier.pooling_type", hf=lambda hf: None, default=2, least=1, most=3)
     head_act: str = kv("classifier.activation", hf=head_activation, default="tanh")
+    token_width = property(lambda h: h.width)  # of embeddings
     head_dim = property(lambda h: h.width // h.heads)
     qkv_width = property(lambda h: 3 * h.width)
     ffn_both = property(lambda h: 2 * h.ffn)
@@ -200,7 +201,7 @@ def position_table() -> Any:
         "position_embd",
         hf=_WORDS.format("position"),
         op=LastRows("context"),
-        shape=("width", "context"),
+        shape=("token_width", "context"),
     )
 
 
@@ -218,13 +219,13 @@ class EncoderText(Module):
     """
 
     config: Any
-    tokens: Embedding = gguf("token_embd", hf=_WORDS.format("word"), shape=("width", None))
+    tokens: Embedding = gguf("token_embd", hf=_WORDS.format("word"), shape=("token_width", None))
     positions: Any = None
     types: Embedding | None = gguf(
-        "token_types", hf=_WORDS.format("token_type"), shape=("width", "types")
+        "token_types", hf=_WORDS.format("token_type"), shape=("token_width", "types")
     )
     norm: LayerNorm = gguf(
-        "token_embd_norm", hf=("embeddings.LayerNorm", "emb_ln"), shape=("width",)
+        "token_embd_norm", hf=("embeddings.LayerNorm", "emb_ln"), shape=("token_width",)
     )
     layers: list[PostNormLayer] = gguf(
         "blk", hf=("encoder.layer", "transformer.layer", "layers", "encoder.layers"), n="layers"

@@ -72,6 +72,7 @@ EMBEDDINGS: dict[str, Any] = {
     "roberta_head": (relative("Roberta", HEAD, **_ROBERTA), {}, [8, 3]),
     "distilbert": (_DISTILBERT, {}, [8, 3]),
     "electra": (relative("Electra", HEAD, embedding_size=64), {}, [8, 3]),
+    "electra_small": (relative("Electra", HEAD, embedding_size=32), {}, [8, 3]),
 }
 
 
