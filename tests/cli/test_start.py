@@ -98,7 +98,7 @@ def test_a_first_token_imports_what_it_needs(model_path):
     unneeded += "nn.vision nn.audio nn.nearby audio video convert workbench transcript serve cli "
     unneeded += "kvcache.bidirectional kvcache.compressed kvcache.encoder kvcache.recurrent"
     assert not found & {f"ggmodel.{name}" for name in unneeded.split()}
-    assert not found & {"numpy.random", "socket", "fractions", "decimal"}
+    assert not found & {"numpy.random", "socket", "fractions", "decimal", "html", "secrets"}
     assert {n for n in found if re.fullmatch(r"ggmodel\.models\.\w+", n)} == {
         "ggmodel.models.llama"
     }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import re
-import secrets
 import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
@@ -30,6 +29,8 @@ _LETTERS, _LENGTH = string.ascii_letters + string.digits, 9
 
 def new_call_id() -> str:
     """An id for a call; templates of Mistral refuse all that have not nine letters and digits."""
+    import secrets  # slow
+
     return "".join(secrets.choice(_LETTERS) for _ in range(_LENGTH))
 
 

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from html import escape
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -148,6 +147,8 @@ class Completion(str):
 
 
 def _paragraph(text: str) -> str:
+    from html import escape  # slow
+
     return f'<div style="white-space: pre-wrap">{escape(text)}</div>'
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +69,8 @@ class LoadedModel(Chatting, Embedding, Closing):
 
     def _repr_html_(self) -> str:
         """The model as notebooks show it."""
+        from html import escape  # slow
+
         rows = {"model": self.source.name, **_facts(self)}
         cells = (
             f'<tr><th style="text-align: left">{name}</th><td>{escape(text)}</td></tr>'

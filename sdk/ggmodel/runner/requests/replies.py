@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from ...chat.functions import new_call_id
@@ -87,6 +86,8 @@ class ChatCompletion(Completion):
 
     def _repr_html_(self) -> str:
         """The reply as notebooks show it."""
+        from html import escape  # slow
+
         parts = [super()._repr_html_()]
         if self.reasoning:
             text = f'<div style="white-space: pre-wrap">{escape(self.reasoning)}</div>'
