@@ -115,6 +115,22 @@ def test_a_first_token_needs_no_parsers_and_no_pictures(model_path):
     assert {"numpy", "tokenizers", "ggmodel.native"} <= found
 
 
+def test_a_first_token_comes_before_a_search_for_cycles(model_path):
+    """Nearly all objects that a command makes until then stay."""
+    code = (
+        "import atexit, gc, sys\n"
+        "from ggmodel.__main__ import main\n"
+        "searches = []\n"
+        "gc.callbacks.append(lambda phase, facts: searches.append(facts['generation']))\n"
+        "atexit.register(lambda: print(f'searches: {len(searches)}'))\n"
+        f"sys.argv[1:] = ['run', {str(model_path)!r}, 'abc', '--raw', '--max-tokens', '1']\n"
+        "main()"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines()[-1] == "searches: 0"
+
+
 @pytest.mark.parametrize("chosen", [None, "3"])
 def test_commands_start_no_threads_for_numpy_unless_told_to(chosen: str | None):
     code = (
