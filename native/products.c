@@ -14,6 +14,12 @@
        part = fma(-minimum, sum of activations, part)
        sum = fma(part, activation scale, sum)
 
+   or, where 256 values share a scale, and 16 of them a whole number that it is times, by exact sums of all
+
+       part = float(exact sum of values times numbers) * weight scale
+       part = fma(-minimum, float(exact sum of sums of activations times numbers), part)
+       sum = fma(part, activation scale, sum)
+
    so that it has the same bits whatever the number of columns and threads, and the instructions. */
 
 #include "products.h"
@@ -88,7 +94,7 @@ static void unpack_rows(const struct ggml_tensor * w, const struct type * type, 
 static void pack_columns(const struct columns * x, int blocks, int count, const struct type * type,
                          struct activations * to) {
     int zero = type->whole ? 1 : ggmodel_family->signed_bytes && type->most > 127 ? 0 : type->zero;
-    bool halves = type->halves || (type->whole && type->most > 3);
+    bool halves = type->halves || (type->whole && type->most > 3); /* TQ1_0 and TQ2_0 have no numbers of 16 */
     for (int b = 0; b < blocks; b++, x++) {
         for (int j = 0; j < count; j++, to++) {
             memcpy(to->values, x->values[j], BLOCK);
