@@ -19,7 +19,7 @@ from ggmodel.model import Input
 from ggmodel.runner import LoadedModel
 from ggmodel.workbench import golden
 from ggmodel.workbench.activations import Activations
-from ggmodel.workbench.golden import Embeddings, Golden, laid_out
+from ggmodel.workbench.golden import Embeddings, Golden, laid_out, text_of
 from tests.golden.files import HERE
 from tests.models.words import Words
 from tests.vision import vision_model
@@ -137,7 +137,7 @@ class Subject:
         if isinstance(wanted, Embeddings):
             ways = self.cases.ways(wanted.config)
             return {f"{w}": np.array(model.embed(wanted.texts, pooling=w)) for w in ways}
-        found = {"prompt": model.logits(wanted.prompt.tolist())}
+        found = {"prompt": model.logits(text_of(model, wanted))}
         for name, picture in wanted.pictures.items():
             seen = model.encode_media(picture.kind, picture.pixels, **picture.data)
             found[f"image {name}"] = np.concatenate([e.rows for e in seen])
@@ -172,14 +172,16 @@ class Subject:
         wanted = self.golden
         if isinstance(wanted, Embeddings):
             return
-        prompt = wanted.prompt.tolist()
         with self.load(cache, models, batch_size=1) as model:
+            prompt = text_of(model, wanted)
             yield "decode", {"logits": model.logits(prompt)}
         given: dict[str, Any] = {"temperature": 0, "max_tokens": _SHIFTED + 8, "logprobs": True}
         given["context_shift"] = True
         with self.load(cache, models, context_length=len(prompt) + 8) as model:
-            done = model.generate(prompt, **given)
-            yield "shift", {"tokens": np.array(done.tokens), "logprobs": np.array(done.logprobs)}
+            if not model.model.prompt_item:  # others have nothing to shift
+                done = model.generate(prompt, **given)
+                logprobs = np.array(done.logprobs)
+                yield "shift", {"tokens": np.array(done.tokens), "logprobs": logprobs}
             if any(picture.kind == "image" for picture in wanted.pictures.values()):
                 yield "pixels", {n: a for size in _SIZES for n, a in _seen(model, size)}
 
