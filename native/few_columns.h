@@ -2,7 +2,8 @@
    in one vector, which all columns use: a panel would cost more than the few products with it. The sums are those of
    all kernels.
 
-   A family brings words of VEC rows, words_at, eight_words_at, shorts_at, halves_of, low_halves, looked_up, dots and SIGNED_BYTES. */
+   A family brings words of VEC rows, words_at, eight_words_at, shorts_at, halves_of, low_halves, looked_up, dots and
+   SIGNED_BYTES. */
 
 /* Values 4 * g of VEC rows as to[g], of 16 bytes of two values each. */
 INLINE void nibbles_at(const uint8_t * rows, size_t stride, words * to) {

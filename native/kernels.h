@@ -1,5 +1,5 @@
-/* Kernels of all families: rows times a few columns of a group. A family brings vectors of VEC floats, `ints`, dot, and behind
-   this header add_products.
+/* Kernels of all families: rows times a few columns of a group. A family brings vectors of VEC floats, `ints`, dot,
+   dot_shorts, and behind this header add_products.
 
    STEP columns times the rows of TILES at once: vectors of weights and words of activations are used several times
    once they are loaded, and the sums stay in registers. */
