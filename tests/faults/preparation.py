@@ -231,18 +231,14 @@ FAULTS = [
         "lfm2vl",
         "vision.py",
         ("no view of the whole", "or h.thumbnail:", "or False:", "size"),
+        ("always a view of the whole", "or h.thumbnail:", "or True:", "size"),
         ("tiles of all pictures", "h.most_rows * h.cell**2 * h.tolerance:", "0:", "size"),
         ("narrow pictures enlarged", "smallest=h.cell)", "smallest=0)", "size"),
     ),
     *_of_models(
         "lfm2vl",
         "model.py",
-        (
-            "tiles without names",
-            "inputs += [Input(self.token_id(name, default=usual))] if named else []",
-            "",
-            "prompt",
-        ),
+        ("tiles without names", "if named else []", "if False else []", "prompt"),
     ),
     *_of_models(
         "llama4",

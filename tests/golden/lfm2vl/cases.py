@@ -156,7 +156,8 @@ def image_rows(model: Any, inputs: dict[str, Any]) -> Any:
     return parts[0].new_tensor([row for part in parts for row in part.tolist()])
 
 
-# Enlarged, made smaller, in tiles of several grids, and narrower than a row of patches.
+# Enlarged, made smaller, in tiles of several grids, and narrower than a row of patches; of the
+# second case, tiles without a view of the whole.
 FILES = {
     "published": {
         "small": ("<image>", 13, 10),
@@ -164,7 +165,8 @@ FILES = {
         "wide": ("<image>", 61, 37),
         "high": ("<image>", 30, 71),
         "narrow": ("<image>", 3, 40),
-    }
+    },
+    "experts": {"small": ("<image>", 13, 10), "wide": ("<image>", 61, 37)},
 }
 NAMED = {
     "image_token": "<image>",
@@ -182,6 +184,7 @@ def processor(transformers: Any, config: dict[str, Any], tokenizer: Any) -> Any:
         max_image_tokens=9,
         max_tiles=4,
         tile_size=24,
+        use_thumbnail=config["vision_config"]["patch_size"] == 4,
         image_mean=[0.5, 0.45, 0.4],
         image_std=[0.27, 0.26, 0.28],
     )
