@@ -11,8 +11,6 @@ from typing import Any
 from ggmodel import gguf, kv, nn, register
 from ggmodel.errors import ConfigError
 from ggmodel.kvcache import Bidirectional
-from ggmodel.ml import Tensor
-from ggmodel.model import Batch
 from ggmodel.nn import Embedding, Linear
 
 # Their positions count from the id of the padding on.
@@ -46,10 +44,6 @@ class Text(nn.EncoderText):
     project: Linear | None = gguf(
         "token_embd_project", hf="embeddings_project", shape=("token_width", "width")
     )
-
-    def embedded(self, batch: Batch) -> Tensor:
-        x = super().embedded(batch)
-        return x if self.project is None else self.project(x)
 
 
 @register("bert", hf=tuple(f"{family}{head}" for family in _FAMILIES for head in _HEADS))

@@ -17,7 +17,7 @@ LIMITS = {
     "bailingmoe2": 40,
     "bloom": 40,
     "bart": 120,  # two stacks of layers, and a forced first token
-    "bert": 36,
+    "bert": 33,
     "cohere2": 25,
     "command_r": 25,
     "ernie4_5": 20,

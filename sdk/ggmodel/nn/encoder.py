@@ -216,11 +216,13 @@ class EncoderText(Module):
     Attributes:
         positions: the embedding of positions; None for encoders that rotate, or have a `bias`. A
             subclass declares the field, `position_table()`.
+        project: from a width of embeddings to that of layers; None where they are one.
     """
 
     config: Any
     tokens: Embedding = gguf("token_embd", hf=_WORDS.format("word"), shape=("token_width", None))
     positions: Any = None
+    project: Any = None
     types: Embedding | None = gguf(
         "token_types", hf=_WORDS.format("token_type"), shape=("token_width", "types")
     )
@@ -239,7 +241,8 @@ class EncoderText(Module):
         if self.types is not None:
             parts = segments if self.types.weight.dim(1) > 1 else _first_types
             x = x + self.types(batch.feed(parts, DType.I32, batch.size))
-        return self.norm(x)
+        x = self.norm(x)
+        return x if self.project is None else self.project(x)
 
     def bias(self, batch: Batch) -> Tensor | None:
         """F32 [n, n, heads], added to scores of attention in all layers; None adds none."""
