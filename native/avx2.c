@@ -113,14 +113,11 @@ INLINE void add_pairs(const struct rows * w, const struct columns * x, int g, in
     }
 }
 
-#include "kernels.h"
+#define IN_PAIRS
 
-INLINE void add_products(const struct rows * w, const struct columns * x, int begin, int end, int first, int n,
-                         int vecs, const struct type * type, enum kind kind, ints (*to)[MOST_VECS]) {
-    if (kind == DOT) {
-        add_dots(w, x, begin, end, first, n, vecs, to);
-        return;
-    }
+/* Adds the products of groups of four values, from `begin` to `end`, of TILE rows and n columns. */
+INLINE void add_in_pairs(const struct rows * w, const struct columns * x, int begin, int end, int first, int n,
+                         const struct type * type, enum kind kind, ints (*to)[MOST_VECS]) {
     int together = kind == BYTES ? together_of(type->most) : 1;
     const ints ones = _mm256_set1_epi16(1);
     for (int g = begin; g < end;) {
@@ -139,6 +136,7 @@ INLINE void add_products(const struct rows * w, const struct columns * x, int be
     }
 }
 
+#include "kernels.h"
 #include "floats.h"
 #include "finish.h"
 

@@ -79,12 +79,6 @@ INLINE ints dot(ints sums, ints weights, ints x) {
 #include "floats.h"
 #include "finish.h"
 
-INLINE void add_products(const struct rows * w, const struct columns * x, int begin, int end, int first, int n,
-                         int vecs, const struct type * type, enum kind kind, ints (*to)[MOST_VECS]) {
-    (void) type, (void) kind;
-    add_dots(w, x, begin, end, first, n, vecs, to);
-}
-
 KERNELS(dot, DOT)
 
 #define SIGNED_BYTES false
@@ -95,24 +89,18 @@ INLINE void words_at(const uint8_t * rows, size_t stride, words * to) {
     for (int i = 0; i < 4; i++) {
         z[i] = of_four(rows + i * stride, 4 * stride);
     }
-    __m512i a = _mm512_unpacklo_epi32(z[0], z[1]), c = _mm512_unpackhi_epi32(z[0], z[1]);
-    __m512i d = _mm512_unpacklo_epi32(z[2], z[3]), e = _mm512_unpackhi_epi32(z[2], z[3]);
-    to[0] = (words) _mm512_unpacklo_epi64(a, d);
-    to[1] = (words) _mm512_unpackhi_epi64(a, d);
-    to[2] = (words) _mm512_unpacklo_epi64(c, e);
-    to[3] = (words) _mm512_unpackhi_epi64(c, e);
+    transpose_lanes(z, (__m512i *) to);
 }
 
 /* 32 bytes of VEC rows as eight words of each. */
 INLINE void eight_words_at(const uint8_t * rows, size_t stride, words * to) {
-    __m512i halves[8], fours[8];
+    __m512i halves[8];
     for (int i = 0; i < 8; i++) { /* rows r and r + 4 */
         const uint8_t * at = rows + (i % 4 + i / 4 * 8) * stride;
         __m512i first = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *) at));
         halves[i] = _mm512_inserti64x4(first, _mm256_loadu_si256((const __m256i *) (at + 4 * stride)), 1);
     }
-    transpose_halves(halves, fours);
-    memcpy(to, fours, sizeof(fours));
+    transpose_halves(halves, (__m512i *) to);
 }
 
 /* Two bytes of VEC rows. */
@@ -177,7 +165,7 @@ static void end_tiles(const struct tile_shapes * before) {
 
 #define BY_AVX512                         \
     .unpackers = unpackers,               \
-    .step = STEP,                            \
+    .step = STEP,                         \
     .signs = needs_no_signs,              \
     .interleave = interleave,             \
     .kernel_of = kernel_of,               \

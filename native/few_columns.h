@@ -237,8 +237,8 @@ INLINE void add_whole_values(const uint8_t * rows, size_t stride, int number, in
             const struct activations * at = x + i * n + j;
 #pragma GCC unroll 2
             for (int h = 0; h < each; h++) {
-                int end = each == 2 ? 4 * h + 4 : 8, start = minima ? 0 : zero * at->start[h];
-                words part = (words) dots(values, at->values, 4 * h, end, most, start);
+                int end = each == 2 ? 4 * h + 4 : 8, start = each == 2 ? at->start[h] : at->start[0] + at->start[1];
+                words part = (words) dots(values, at->values, 4 * h, end, most, minima ? 0 : zero * start);
                 exact[j] = (ints) ((words) exact[j] + (each == 2 ? part * scale[2 * i + h] : part));
                 if (minima) {
                     less[j] = (ints) ((words) less[j] + minimum[2 * i + h] * (words) ints_of(at->start[h]));

@@ -1,5 +1,5 @@
-/* Kernels of all families: rows times a few columns of a group. A family brings vectors of VEC floats, `ints`, dot,
-   dot_shorts, and behind this header add_products.
+/* Kernels of all families: rows times a few columns of a group. A family brings vectors of VEC floats, `ints`, dot and
+   dot_shorts; one that multiplies in pairs, too, add_in_pairs and IN_PAIRS.
 
    STEP columns times the rows of TILES at once: vectors of weights and words of activations are used several times
    once they are loaded, and the sums stay in registers. */
@@ -31,7 +31,16 @@ INLINE void add_dots(const struct rows * w, const struct columns * x, int begin,
 
 /* The same for a kind of products. */
 INLINE void add_products(const struct rows * w, const struct columns * x, int begin, int end, int first, int n,
-                         int vecs, const struct type * type, enum kind kind, ints (*to)[MOST_VECS]);
+                         int vecs, const struct type * type, enum kind kind, ints (*to)[MOST_VECS]) {
+#ifdef IN_PAIRS
+    if (kind != DOT) {
+        add_in_pairs(w, x, begin, end, first, n, type, kind, to);
+        return;
+    }
+#endif
+    (void) type, (void) kind;
+    add_dots(w, x, begin, end, first, n, vecs, to);
+}
 
 /* The sums of rows and column j so far, and those of a block or its half h: the order of all kernels. */
 INLINE vec add_exact(vec sums, ints exact, const struct rows * w, int row, const struct columns * x, int j, int h,

@@ -73,12 +73,6 @@ INLINE ints dot_shorts(ints sums, ints a, ints b) {
 #include "plain.h"
 #include "kernels.h"
 
-INLINE void add_products(const struct rows * w, const struct columns * x, int begin, int end, int first, int n,
-                         int vecs, const struct type * type, enum kind kind, ints (*to)[MOST_VECS]) {
-    (void) type, (void) kind;
-    add_dots(w, x, begin, end, first, n, vecs, to);
-}
-
 #include "quantize.h"
 #include "floats.h"
 #include "finish.h"

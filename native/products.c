@@ -94,7 +94,7 @@ static void unpack_rows(const struct ggml_tensor * w, const struct type * type, 
 static void pack_columns(const struct columns * x, int blocks, int count, const struct type * type,
                          struct activations * to) {
     int zero = type->whole ? 1 : ggmodel_family->signed_bytes && type->most > 127 ? 0 : type->zero;
-    bool halves = type->halves || (type->whole && type->most > 3); /* TQ1_0 and TQ2_0 have no numbers of 16 */
+    bool halves = type->halves || type->whole;
     for (int b = 0; b < blocks; b++, x++) {
         for (int j = 0; j < count; j++, to++) {
             memcpy(to->values, x->values[j], BLOCK);
@@ -150,9 +150,8 @@ static void multiply_matrix(const struct ggml_tensor * w, const uint8_t * data, 
     kernel * run = ggmodel_family->kernel_of(type, tiled);
     int step = tiled ? GROUP : ggmodel_family->step, m = (int) w->ne[1], all = (int) w->ne[0] / BLOCK;
     int tiles = (m + TILE - 1) / TILE, end = part_of(tiles, s.ith + 1, s.nth);
-    for (int tile = part_of(tiles, s.ith, s.nth), some; tile < end; tile += some) {
-        int row = tile * TILE;
-        some = end - tile < ROWS / TILE ? end - tile : ROWS / TILE;
+    for (int tile = part_of(tiles, s.ith, s.nth); tile < end; tile += ROWS / TILE) {
+        int row = tile * TILE, some = end - tile < ROWS / TILE ? end - tile : ROWS / TILE;
         int rows = m - row < some * TILE ? m - row : some * TILE;
         for (int begin = 0; begin < all; begin += BLOCKS) {
             int blocks = all - begin < BLOCKS ? all - begin : BLOCKS;

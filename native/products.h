@@ -24,7 +24,7 @@
 #define GROUP   16  /* columns that lie side by side */
 #define TILE    16  /* rows that lie side by side */
 #define ROWS    48  /* of a panel */
-#define DEPTH 512
+#define DEPTH  512  /* values of a panel's row */
 #define BLOCKS (DEPTH / BLOCK)
 #define LINE   512 /* values that are unpacked at once, of TILE rows */
 #define QUAD   (4 * BLOCK)
@@ -79,7 +79,7 @@ struct line {
 struct activations {
     int8_t  values[BLOCK];
     float   scale, minus_sum;
-    int32_t start[2]; /* of each half, or the first of the whole block: times a type's zero unless it is `whole` */
+    int32_t start[2]; /* of each half, or the first of all: times a type's zero, but of halves as such if `whole` */
 } __attribute__((aligned(ALIGNMENT)));
 
 /* The order of a line's bytes: the cheapest for a type. */

@@ -319,19 +319,22 @@ TARGET static void unpack_tq1_0(const uint8_t * restrict from, int quads, struct
     }
 }
 
+/* Four words of four rows in each lane; `to` has the rows of each word. */
+INLINE void transpose_lanes(const __m512i * rows, __m512i * to) {
+    __m512i a = _mm512_unpacklo_epi32(rows[0], rows[1]), c = _mm512_unpackhi_epi32(rows[0], rows[1]);
+    __m512i d = _mm512_unpacklo_epi32(rows[2], rows[3]), e = _mm512_unpackhi_epi32(rows[2], rows[3]);
+    to[0] = _mm512_unpacklo_epi64(a, d);
+    to[1] = _mm512_unpackhi_epi64(a, d);
+    to[2] = _mm512_unpacklo_epi64(c, e);
+    to[3] = _mm512_unpackhi_epi64(c, e);
+}
+
 /* Eight words of TILE rows, whose halves lie in lanes: rows r and r + 4 of all 8, then of the others. `to` has the rows
    of each word. */
 INLINE void transpose_halves(const __m512i * rows, __m512i * to) {
     __m512i u[8];
-    for (int i = 0; i < 8; i += 4) {
-        __m512i a = _mm512_unpacklo_epi32(rows[i], rows[i + 1]), c = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
-        __m512i d = _mm512_unpacklo_epi32(rows[i + 2], rows[i + 3]);
-        __m512i e = _mm512_unpackhi_epi32(rows[i + 2], rows[i + 3]);
-        u[i] = _mm512_unpacklo_epi64(a, d);
-        u[i + 1] = _mm512_unpackhi_epi64(a, d);
-        u[i + 2] = _mm512_unpacklo_epi64(c, e);
-        u[i + 3] = _mm512_unpackhi_epi64(c, e);
-    }
+    transpose_lanes(rows, u);
+    transpose_lanes(rows + 4, u + 4);
     for (int i = 0; i < 4; i++) {
         to[i] = _mm512_shuffle_i32x4(u[i], u[i + 4], 0x88);
         to[i + 4] = _mm512_shuffle_i32x4(u[i], u[i + 4], 0xdd);
