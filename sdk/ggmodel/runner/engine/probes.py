@@ -40,11 +40,15 @@ class InGraph:
         if not callable(function):
             raise ConfigError(f"in_graph takes a function of a tensor, not {function!r:.80}")
         self.function = function
-        numbers = [as_numbers(array) for array in arrays]
-        for array, its in zip(arrays, numbers, strict=True):
-            if its is None:
-                raise ConfigError(f"in_graph computes with finite numbers, not {array!r:.80}")
-        self.arrays = tuple(its.copy() for its in numbers if its is not None)
+        self.arrays = tuple(map(_finite, arrays))
+
+
+def _finite(array: Any) -> np.ndarray:
+    """A copy of numbers, float32."""
+    numbers = as_numbers(array)
+    if numbers is None:
+        raise ConfigError(f"in_graph computes with finite numbers, not {array!r:.80}")
+    return numbers.copy()
 
 
 in_graph = InGraph

@@ -107,8 +107,8 @@ class Inspecting:
             ConfigError: no module has such a name.
         """
         seen = Seen()
-        matching = self._matching(names)
-        with _within(_Block(self, frozenset(matching), seen=seen, named=_named(matching))):
+        captures = frozenset(self._matching(names))
+        with _within(_Block(self, captures, named=self._named(names), seen=seen)):
             yield seen
 
     @contextmanager
@@ -127,7 +127,6 @@ class Inspecting:
         if not isinstance(patches, Mapping):
             raise ConfigError(f"patches are {patches!r:.80}; give {{name of a module: patch}}")
         by_name: dict[str, Patch] = {}
-        own: set[str] = set()
         for pattern, patch in patches.items():
             numbers = as_numbers(patch) if isinstance(patch, np.ndarray) else None
             if numbers is not None:
@@ -137,15 +136,17 @@ class Inspecting:
                     f"the patch of {pattern} is {patch!r:.80}; it must be a function, "
                     "in_graph(function), or an array of numbers to add, none NaN or infinite"
                 )
-            matching = self._matching((pattern,))
-            by_name |= dict.fromkeys(matching, patch)
-            own |= _named(matching)
-        with _within(_Block(self, patches=by_name, named=frozenset(own))):
+            by_name |= dict.fromkeys(self._matching((pattern,)), patch)
+        with _within(_Block(self, patches=by_name, named=self._named(patches))):
             yield
 
-    def _matching(self, patterns: Iterable[str]) -> dict[str, bool]:
-        """The names of modules that fit patterns → whether one of these is a name itself."""
-        matching: dict[str, bool] = {}
+    def _named(self, patterns: Iterable[str]) -> frozenset[str]:
+        """The names of modules that were given as such, without a `*`."""
+        return frozenset(self._matching(p for p in patterns if "*" not in p))
+
+    def _matching(self, patterns: Iterable[str]) -> list[str]:
+        """The names of modules that fit patterns."""
+        matching: list[str] = []
         for pattern in patterns:
             if not isinstance(pattern, str):
                 raise ConfigError(f"{pattern!r:.80} is no name of a module")
@@ -156,8 +157,7 @@ class Inspecting:
                 names = [our for name, our in theirs if _fits(name.split("."), parts)]
             if not names:
                 raise ConfigError(self._unknown(pattern))
-            for name in names:
-                matching[name] = matching.get(name, False) or "*" not in pattern
+            matching += names
         return matching
 
     def _unknown(self, pattern: str) -> str:
@@ -226,8 +226,7 @@ class Inspecting:
             raise ConfigError(
                 f"capture has {len(names):,} names, and the model {len(self.modules):,} modules"
             )
-        matching = self._matching(names)
-        captures, own = {*matching}, _named(matching)
+        captures, own = {*self._matching(names)}, self._named(names)
         patches: dict[str, tuple[Patch, ...]] = {}
         for layer, direction in Steering.sum(self._steering_of(steer)).items():
             if layer >= len(self.residual):
@@ -253,10 +252,6 @@ class Inspecting:
             if block.seen is not None:
                 block.seen.requests.append(probe.captured)
         return probe
-
-
-def _named(matching: Mapping[str, bool]) -> frozenset[str]:
-    return frozenset(name for name, own in matching.items() if own)
 
 
 def _fits(name: list[str], pattern: list[str]) -> bool:
