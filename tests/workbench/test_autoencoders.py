@@ -50,6 +50,27 @@ def test_a_feature_steers_the_layer_that_it_is_of(hook: str, tmp_path: Path):
     np.testing.assert_allclose(after - before, 0 * before + 2 * weights["W_dec"][5], atol=1e-4)
 
 
+@pytest.mark.parametrize("case", range(len(KINDS)))
+def test_features_computed_in_the_graph_are_those_of_rows(case: int, tmp_path: Path):
+    kind, config = KINDS[case]
+    write(tmp_path / "sae", kind, **config)
+    made, options = SparseAutoencoder.load(tmp_path / "sae"), {"max_tokens": 4, "temperature": 0}
+    with ggmodel.load(STORIES) as model:
+        with model.capture("layers.2") as rows:
+            model.generate(PROMPT, **options)  # type: ignore[arg-type]
+        with model.capture({"layers.2": made.largest(4)}) as seen:
+            model.generate(PROMPT, **options)  # type: ignore[arg-type]
+    captured = seen["layers.2"]
+    assert captured.shape[1] == 2 * min(4, made.k or 4)
+    for theirs, ours in zip(made.top(rows["layers.2"], 4), made.pairs(captured), strict=True):
+        assert [i for i, _ in ours] == [i for i, _ in theirs]
+        values = [value for _, value in theirs]
+        assert [value for _, value in ours] == pytest.approx(values, rel=1e-5, abs=1e-3)
+    for count in (0, 25):
+        with pytest.raises(ConfigError, match=f"{count} features of a row; there are 24"):
+            made.largest(count)
+
+
 @pytest.mark.parametrize("key", ["center_writing_weights", "fold_ln"])
 def test_features_of_a_model_that_transformerlens_changes_are_refused(key: str, tmp_path: Path):
     for number, value in enumerate((False, True)):

@@ -306,7 +306,9 @@ class Context(Closing):
         Raises:
             TensorError: the values do not fit the dtype.
         """
-        values = as_array(data, dtype).copy()  # the caller may change its own
+        values = as_array(data, dtype)
+        if values.flags.writeable or values.base is not None:
+            values = values.copy()  # the caller may change its own
         return self.feed(lambda _: values, dtype, *(values.shape[::-1] or (1,)), name="constant")
 
     def _from_array(self, data: Any, dtype: DType, shape: tuple[int, ...]) -> Tensor:

@@ -14,12 +14,16 @@ import numpy as np
 from ..convert.checkpoint import Checkpoint
 from ..errors import ConfigError, FormatError, Unsupported
 from ..gguf_file.buffer import Buffer
+from ..ml import DType, Tensor
 from ..reading import read_json
 from ..runner import Steering
+from ..runner.engine.probes import InGraph
 
 CONFIG, WEIGHTS = "cfg.json", "sae_weights.safetensors"
 # Settings by which TransformerLens changes a model's weights as it loads them, and so its rows.
 _PROCESSING = "center_writing_weights fold_ln fold_value_biases refactor_factored_attn_matrices"
+# A difference of float32 numbers above 1e-30, times this, is above 1.
+_STEEP = 1e30
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,15 +111,48 @@ class SparseAutoencoder:
             raise ConfigError(f"features {list(values.shape)}; rows have {len(directions)} of them")
         return values / self.scale @ directions + self.weights["b_dec"]
 
+    def largest(self, count: int = 5) -> InGraph:
+        """What `capture` takes for the module: its features computed in the graph, of which only
+        the largest are copied, float32 [tokens, 2 · count], for `pairs`.
+
+        Raises:
+            ConfigError: there are fewer features.
+        """
+        w, features = self.weights, len(self.weights["b_enc"])
+        if not 1 <= count <= features:
+            raise ConfigError(f"{count} features of a row; there are {features:,}")
+        kept = min(count, self.k or count)
+        bias = w["b_enc"] - (w["b_dec"] @ w["W_enc"] if self.centred else 0)
+        arrays = [w["W_enc"].T, bias, np.broadcast_to(self.scale, bias.shape)]
+        arrays += [w["threshold"]] if "threshold" in w else []
+
+        def computed(x: Tensor, encoder: Tensor, bias: Tensor, *more: Tensor) -> Tensor:
+            values = (encoder.mulmat_full_prec(x) + bias) * more[0]
+            for threshold in more[1:]:  # a factor of 0 up to it, and of 1 above
+                values = values * (values - threshold).scale(_STEEP).clamp(0, 1)
+            values, rows = values.relu(), x.dim(1)
+            ids = values.top_k(kept).contiguous()
+            each = values.reshape(1, features, rows).rows(ids).reshape(kept, rows)
+            return ids.cast(DType.F32).concat(each, 0)
+
+        return InGraph(computed, *arrays)
+
+    @staticmethod
+    def pairs(captured: np.ndarray) -> list[list[tuple[int, float]]]:
+        """Of each token the features above 0 that `largest` captured, the largest first: (number,
+        value)."""
+        ids, values = np.split(captured, 2, axis=-1)
+        return [
+            [(int(i), float(v)) for i, v in zip(*row, strict=True) if v > 0]
+            for row in zip(ids, values, strict=True)
+        ]
+
     def top(self, rows: np.ndarray, count: int = 5) -> list[list[tuple[int, float]]]:
         """For each row its largest features above 0, the largest first: (number, value)."""
         encoded = self.encode(rows)
         ids = np.argsort(-encoded, axis=-1, kind="stable")[:, :count]
-        pairs = [
-            zip(i.tolist(), one[i].tolist(), strict=True)
-            for i, one in zip(ids, encoded, strict=True)
-        ]
-        return [[(i, value) for i, value in row if value > 0] for row in pairs]
+        values = np.take_along_axis(encoded, ids, -1)
+        return self.pairs(np.concatenate([ids.astype(np.float32), values], -1))
 
     def steering(self, feature: int, layer: int | None = None) -> Steering:
         """The direction of a feature as a steering vector.

@@ -318,6 +318,42 @@ def wait(request: Any) -> Any:
     return request.result()
 
 
+def test_expressions_are_captured_of_their_own_request(stories: LoadedModel):
+    """Beside requests in the same batch that capture rows, another expression, or nothing."""
+    width = stories.model.config.width
+    both = np.stack([direction(width), direction(width)[::-1]])
+    prompts = [PROMPT, "Tim had a red ball.", "The sun was", "One day a cat"]
+    products = in_graph(lambda x, d: d.mulmat_full_prec(x), both)
+    first = in_graph(lambda x: x.slice(0, 0, 1).contiguous())
+    taken: list[Any] = ["layers.1", {"layers.1": products}, {"layers.1": first}, None]
+    rows, plain, requests = [], [], []
+    for prompt, one in zip(prompts, taken, strict=True):
+        done = stories.generate(prompt, capture="layers.1", max_tokens=8, temperature=0)
+        rows.append(done.captured["layers.1"])  # type: ignore[index]
+        plain.append(done.proof.sums)  # type: ignore[union-attr]
+        with stories.capture(*([one] if one else [])):
+            requests.append(stories.request(prompt, max_tokens=8, temperature=0))
+    for request in requests:
+        request.start()
+    together = [wait(request) for request in requests]
+    assert [done.proof.sums for done in together] == plain
+    assert together[3].captured is None
+    captured = [done.captured["layers.1"] for done in together[:3]]
+    np.testing.assert_array_equal(captured[0], rows[0])
+    np.testing.assert_allclose(captured[1], rows[1] @ both.T, rtol=1e-5, atol=1e-4)
+    np.testing.assert_array_equal(captured[2], rows[2][:, :1])
+
+
+def test_an_expression_is_captured_of_a_tower():
+    with ggmodel.load(SHAPES) as model:
+        with model.capture("vision.layers.0") as rows:
+            model.encode_image(SCENE)
+        with model.capture({"vision.layers.0": in_graph(lambda x: x.sum_rows())}) as sums:
+            model.encode_image(SCENE)
+    wanted = rows["vision.layers.0"].sum(1, keepdims=True)
+    np.testing.assert_allclose(sums["vision.layers.0"], wanted, rtol=1e-4, atol=1e-3)
+
+
 def test_a_patch_that_raises_ends_its_own_request(stories: LoadedModel):
     def fails(rows: np.ndarray) -> np.ndarray:
         raise ValueError("no such direction")

@@ -53,6 +53,42 @@ def test_a_wrong_patch_ends_its_own_request(model: LoadedModel, patch: Any, mess
     assert model.generate(PROMPT, **options).proof.sums == plain.proof.sums  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(
+    ("expression", "error", "message"),
+    [
+        (in_graph(divides), ComputeError, r"captured of layers\.2 raised ZeroDivisionError: no"),
+        (
+            in_graph(lambda x: x.reshape(1, x.n_elements)),
+            ConfigError,
+            r"must be F32 \[any width, \d+\], not",
+        ),
+        (in_graph(lambda x: x.argsort()), ConfigError, r"must be F32 \[any width, \d+\], not"),
+        (in_graph(lambda x: 3), ConfigError, r"must be F32 \[any width, \d+\], not int"),
+        (lambda rows: rows, ConfigError, r"must be in_graph\(function\)"),
+        (None, ConfigError, r"must be in_graph\(function\)"),
+    ],
+)
+def test_a_wrong_expression_ends_its_own_request(
+    model: LoadedModel, expression: Any, error: type[Exception], message: str
+):
+    plain = model.generate(PROMPT, max_tokens=6, temperature=0)
+    with pytest.raises(error, match=message), model.capture({"layers.2": expression}):
+        model.generate(PROMPT, max_tokens=6, temperature=0)
+    assert model.generate(PROMPT, max_tokens=6, temperature=0).tokens == plain.tokens
+
+
+def test_a_module_has_one_capture(model: LoadedModel):
+    one = in_graph(lambda x: x)
+    with model.capture({"layers.*": one}), model.capture({"layers.2": one}) as seen:
+        model.generate(PROMPT, max_tokens=1)
+    assert "layers.2" in seen
+    twice = pytest.raises(ConfigError, match=r"layers\.2 is captured twice")
+    with twice, model.capture("layers.2", {"layers.*": one}):
+        pass
+    with model.capture("layers.2"), model.capture({"layers.2": one}), twice:
+        model.generate(PROMPT, max_tokens=1)
+
+
 def test_a_patch_of_the_head_may_rule_tokens_out(model: LoadedModel):
     first = model.generate(PROMPT, max_tokens=1, temperature=0).tokens[0]
 

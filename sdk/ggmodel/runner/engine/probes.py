@@ -27,12 +27,13 @@ if TYPE_CHECKING:
 
 
 class InGraph:
-    """A patch that is an expression of tensors: it becomes part of the graph, on any device.
+    """A patch, or what is captured of a module, that is an expression of tensors: it becomes part
+    of the graph, on any device.
 
     Args:
-        function: (x F32 [width, rows], a tensor for each array) → F32 of x's shape. It is called
-            when a graph is recorded, not at each step: all else that it reads is fixed from then
-            on.
+        function: (x F32 [width, rows], a tensor for each array) → F32 of x's shape, or of any width
+            with as many rows if it is captured. It is called when a graph is recorded, not at each
+            step: all else that it reads is fixed from then on.
         arrays: numbers that it computes with, such as a direction float32 [width].
     """
 
@@ -44,11 +45,13 @@ class InGraph:
 
 
 def _finite(array: Any) -> np.ndarray:
-    """A copy of numbers, float32."""
+    """A copy of numbers, float32, that nobody can change."""
     numbers = as_numbers(array)
     if numbers is None:
         raise ConfigError(f"in_graph computes with finite numbers, not {array!r:.80}")
-    return numbers.copy()
+    numbers = numbers.copy()
+    numbers.flags.writeable = False
+    return numbers
 
 
 in_graph = InGraph
@@ -123,7 +126,7 @@ class Probe:
 
     Args:
         modules: id of a module → its name, of all that are captured or patched.
-        captures: names of those that are captured.
+        captures: names of those that are captured → None for their rows, or an expression of these.
         patches: name → its patches, in the order in which they apply.
         capturers: name → the blocks and options that capture it.
         named: those that must be computed; others fitted a pattern.
@@ -137,12 +140,12 @@ class Probe:
     def __init__(
         self,
         modules: Mapping[int, str],
-        captures: frozenset[str] = frozenset(),
+        captures: Mapping[str, InGraph | None] | None = None,
         patches: Mapping[str, tuple[Patch, ...]] | None = None,
         capturers: Mapping[str, frozenset[object]] | None = None,
         named: frozenset[str] = frozenset(),
     ):
-        self.modules, self.captures, self.patches = modules, captures, patches or {}
+        self.modules, self.captures, self.patches = modules, captures or {}, patches or {}
         self._capturers, self._named = capturers or {}, named
         self.captured, self.elsewhere = Captured(), dict[str, int]()
 
@@ -155,7 +158,8 @@ class Probe:
             for name, all in self.patches.items()
         }
         kinds_of = tuple(sorted(kinds.items(), key=lambda item: item[0]))
-        return self.captures, kinds_of, frozenset(self.elsewhere), self._named
+        captures = frozenset(self.captures.items())
+        return captures, kinds_of, frozenset(self.elsewhere), self._named
 
     def missing(self, calls: Container[str]) -> list[str]:
         """The names of modules that were not called, though they were named or all fitted."""
@@ -207,7 +211,7 @@ class Probe:
             ComputeError: the function raises, or returns another shape or no numbers.
         """
         patch: Any = self.patches[name][index]
-        with _raising(name):
+        with _raising(f"the patch of {name}"):
             changed = as_numbers(patch(rows.copy()), finite=False)
         if changed is None:
             raise ComputeError(f"the patch of {name} returned no numbers, or NaN or infinite ones")
@@ -220,14 +224,14 @@ class Probe:
 
 
 @contextmanager
-def _raising(name: str) -> Iterator[None]:
-    """Says whose patch raised; its errors end the request that has it."""
+def _raising(what: str) -> Iterator[None]:
+    """Says what raised; its errors end the request that has it."""
     try:
         yield
     except Error:
         raise
     except Exception as error:
-        reason = f"the patch of {name} raised {type(error).__name__}: {error}"
+        reason = f"{what} raised {type(error).__name__}: {error}"
         raise ComputeError(reason) from error
 
 
@@ -256,12 +260,14 @@ class Probed:
 @dataclass(frozen=True, eq=False)
 class _Result:
     """A module's result in a graph: of all inputs of a step, or of its outputs alone; of its
-    first call, or a later one."""
+    first call, or a later one. Or an expression of the rows of the probe at `place`."""
 
     name: str
     node: Tensor
     outputs: bool
     call: int = 1
+    expression: InGraph | None = None
+    place: int | None = None
 
     def label(self, before: int = 0) -> str:
         """Its name among what is captured, after so many calls elsewhere."""
@@ -304,10 +310,17 @@ class Tap:
         for place, one in enumerate(self._step.probes):
             for index, patch in enumerate(one.probe.patches.get(name, ())):
                 x = self._patched(_Result(name, x, outputs), place, index, patch)
-        if any(name in one.probe.captures for one in self._step.probes):
-            kept = x if x.op is not None else x.duplicate()
-            kept = kept.cast(DType.F32).contiguous()
-            self._captured.append(_Result(name, kept, outputs, call_number))
+        captured = {i: one.probe.captures.get(name, ...) for i, one in enumerate(self._step.probes)}
+        if None in captured.values():
+            y = x if x.op is not None else x.duplicate()
+            y = y.cast(DType.F32).contiguous()
+            self._captured.append(_Result(name, y, outputs, call_number))
+        for place, expression in captured.items():
+            count = len(self._step.probes[place].of(outputs))
+            if isinstance(expression, InGraph) and count:
+                y = self._expressed(x, name, place, outputs, expression)
+                kept = _Result(name, y, outputs, call_number, expression, place)
+                self._captured.append(kept)
         return type(result)((x, *result[1:])) if several else x
 
     def _counts_outputs(self, name: str, x: Tensor) -> bool | None:
@@ -337,14 +350,44 @@ class Tap:
             return x
         if count == total:
             return self._changed(x, name, place, index, patch)
-        width, outputs = x.n_elements // total, result.outputs
-        flat = x.contiguous(width, total)
+        flat, at = self._rows(x, place, result.outputs)
+        rows = flat.rows(at).reshape(*x.shape[:-1], count)
+        changed = self._changed(rows, name, place, index, patch).contiguous(flat.dim(0), count)
+        return flat.duplicate().set_rows(changed, at).reshape(*x.shape)
+
+    def _rows(self, x: Tensor, place: int, outputs: bool) -> tuple[Tensor, Tensor]:
+        """All rows of a result, [width, n], and those of a probe among them, I32."""
+        total, count = self._sizes[outputs], len(self._step.probes[place].of(outputs))
         at = self._ctx.feed(
             lambda step: step.probes[place].of(outputs), DType.I32, count, trusted=True
         )
-        rows = flat.rows(at).reshape(*x.shape[:-1], count)
-        changed = self._changed(rows, name, place, index, patch).contiguous(width, count)
-        return flat.duplicate().set_rows(changed, at).reshape(*x.shape)
+        return x.contiguous(x.n_elements // total, total), at
+
+    def _expressed(
+        self, x: Tensor, name: str, place: int, outputs: bool, expression: InGraph
+    ) -> Tensor:
+        """An expression of the rows of a probe, F32 [any width, rows]."""
+        count = len(self._step.probes[place].of(outputs))
+        if count < self._sizes[outputs]:
+            flat, at = self._rows(x, place, outputs)
+            x = flat.rows(at).reshape(*x.shape[:-1], count)
+        y = self._called(expression, x, f"what is captured of {name}")
+        rows = x.shape[-1] if len(x.shape) > 1 else 1
+        if (
+            not isinstance(y, Tensor)
+            or y.dtype is not DType.F32
+            or rows != (y.shape[-1] if len(y.shape) > 1 else 1)
+        ):
+            made = y.describe() if isinstance(y, Tensor) else type(y).__name__
+            raise ConfigError(
+                f"what is captured of {name} must be F32 [any width, {rows}], not {made}"
+            )
+        return y.contiguous()
+
+    def _called(self, expression: InGraph, x: Tensor, what: str) -> Any:
+        constants = [self._ctx.constant(array, DType.F32) for array in expression.arrays]
+        with _raising(what):
+            return expression.function(x, *constants)
 
     def _changed(self, x: Tensor, name: str, place: int, index: int, patch: Patch) -> Tensor:
         if isinstance(patch, np.ndarray):
@@ -354,9 +397,7 @@ class Tap:
                 )
             return x + self._added(x.dim(0), name, place, index)
         assert isinstance(patch, InGraph)
-        constants = [self._ctx.constant(array, DType.F32) for array in patch.arrays]
-        with _raising(name):
-            y: Any = patch.function(x, *constants)
+        y = self._called(patch, x, f"the patch of {name}")
         if not isinstance(y, Tensor) or y.shape != x.shape or y.dtype is not DType.F32:
             made = y.describe() if isinstance(y, Tensor) else type(y).__name__
             raise ConfigError(f"the patch of {name} must return F32 {list(x.shape)}, not {made}")
@@ -404,16 +445,19 @@ class Tap:
         """Computes a step, and gives the requests what they capture."""
         self._compute(executable, step)
         for result in self._captured:
-            total = self._sizes[result.outputs]
             values: np.ndarray | None = None
-            for one in step.probes:
+            for place, one in enumerate(step.probes):
                 rows = one.of(result.outputs)
-                if result.name in one.probe.captures and len(rows):
-                    if values is None:
-                        values = executable.value(result.node).reshape(total, -1)
-                    at = step.outputs[rows] if result.outputs else rows
-                    label = result.label(one.probe.elsewhere.get(result.name, 0))
-                    one.probe.captured.put(label, values[rows], step.positions[at])
+                captured = one.probe.captures.get(result.name, ...) is result.expression
+                if not captured or result.place not in (None, place) or not len(rows):
+                    continue
+                if values is None:
+                    values = executable.value(result.node)
+                total = self._sizes[result.outputs] if result.place is None else len(rows)
+                own = values.reshape(total, -1)[rows if result.place is None else ...]
+                at = step.outputs[rows] if result.outputs else rows
+                label = result.label(one.probe.elsewhere.get(result.name, 0))
+                one.probe.captured.put(label, own, step.positions[at])
 
 
 class ItemTap(Tap):

@@ -50,7 +50,7 @@ class _Block:
     """A `with` block of `capture` or `patch`, for the requests that are made within it."""
 
     model: object
-    captures: frozenset[str] = frozenset()
+    captures: Mapping[str, InGraph | None] = field(default_factory=dict)
     patches: Mapping[str, Patch] = field(default_factory=dict)
     named: frozenset[str] = frozenset()  # those whose own names were given
     seen: Seen | None = None
@@ -90,7 +90,7 @@ class Inspecting:
         return ours
 
     @contextmanager
-    def capture(self, *names: str) -> Iterator[Seen]:
+    def capture(self, *names: str | Mapping[str, InGraph]) -> Iterator[Seen]:
         """Captures what modules give for the requests that are made within the block, by this
         thread or task: prompts, answers, logits and rows of texts. Only what is named is copied.
         Prompts are computed from their beginning. Each text that is embedded is a request, and each
@@ -101,14 +101,25 @@ class Inspecting:
                 are the residual stream, "layers.*.attn" their attention; those that are not
                 computed by themselves are left out. Names of a checkpoint, as
                 transformers and nnsight have them ("model.layers.3.self_attn"), and hooks of
-                TransformerLens ("blocks.3.hook_resid_post") stand for the same modules.
+                TransformerLens ("blocks.3.hook_resid_post") stand for the same modules. A mapping
+                of names has `in_graph` of an expression, whose value F32 [any width, rows] is
+                captured in place of the module's rows.
 
         Raises:
-            ConfigError: no module has such a name.
+            ConfigError: no module has such a name, or a mapping has something else than `in_graph`.
         """
-        seen = Seen()
-        captures = frozenset(self._matching(names))
-        with _within(_Block(self, captures, named=self._named(names), seen=seen)):
+        seen, captures, own = Seen(), dict[str, InGraph | None](), frozenset[str]()
+        for one in names:
+            expressions = one if isinstance(one, Mapping) else dict.fromkeys([one])
+            for pattern, expression in expressions.items():
+                if expressions is one and not isinstance(expression, InGraph):
+                    raise ConfigError(
+                        f"what is captured of {pattern} is {expression!r:.80}; it must be "
+                        "in_graph(function)"
+                    )
+                _add(captures, dict.fromkeys(self._matching((pattern,)), expression))
+            own |= self._named(expressions)
+        with _within(_Block(self, captures, named=own, seen=seen)):
             yield seen
 
     @contextmanager
@@ -226,7 +237,8 @@ class Inspecting:
             raise ConfigError(
                 f"capture has {len(names):,} names, and the model {len(self.modules):,} modules"
             )
-        captures, own = {*self._matching(names)}, self._named(names)
+        captures: dict[str, InGraph | None] = dict.fromkeys(self._matching(names))
+        own = self._named(names)
         patches: dict[str, tuple[Patch, ...]] = {}
         for layer, direction in Steering.sum(self._steering_of(steer)).items():
             if layer >= len(self.residual):
@@ -238,7 +250,7 @@ class Inspecting:
         capturers = dict.fromkeys(captures, frozenset[object]({object()}))
         blocks = [block for block in _blocks.get() if block.model is self]
         for block in blocks:
-            captures |= block.captures
+            _add(captures, block.captures)
             own |= block.named
             for name, patch in block.patches.items():
                 patches[name] = (*patches.get(name, ()), patch)
@@ -247,11 +259,22 @@ class Inspecting:
         if not captures and not patches:
             return None
         modules = {id(self.modules[name].module): name for name in (*captures, *patches)}
-        probe = Probe(modules, frozenset(captures), patches, capturers, own)
+        probe = Probe(modules, captures, patches, capturers, own)
         for block in blocks:
             if block.seen is not None:
                 block.seen.requests.append(probe.captured)
         return probe
+
+
+def _add(captures: dict[str, InGraph | None], more: Mapping[str, InGraph | None]) -> None:
+    """Adds what is captured of modules.
+
+    Raises:
+        ConfigError: something else of one of them is captured already.
+    """
+    for name, expression in more.items():
+        if captures.setdefault(name, expression) is not expression:
+            raise ConfigError(f"{name} is captured twice, with different expressions; take one")
 
 
 def _fits(name: list[str], pattern: list[str]) -> bool:
