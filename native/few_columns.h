@@ -253,6 +253,19 @@ INLINE void add_whole_values(const uint8_t * rows, size_t stride, int number, in
     }
 }
 
+/* Fetches what is read after `bytes` of VEC rows: as much of the next rows, in the order of memory, which is fastest,
+   and not into the nearest cache, which may be too small for all; into that one what these rows have two steps on. */
+INLINE void fetch_ahead(const uint8_t * rows, size_t stride, int bytes, const uint8_t * next) {
+    for (int line = 0; line < VEC * bytes; line += 64) {
+        __builtin_prefetch(next + line, 0, 1);
+    }
+    for (int r = 0; r < VEC; r++) {
+        for (int line = 0; line < bytes; line += 64) {
+            __builtin_prefetch(rows + r * stride + 2 * bytes + line);
+        }
+    }
+}
+
 /* TILE rows of a type times n columns. `bytes` have `step` blocks that share scales, and no value above `most`. */
 INLINE void multiply_few_columns(const struct ggml_tensor * w, int number, int bytes, int step, int most,
                                  const uint8_t * data, const struct activations * x, int n, float * const * to) {
@@ -272,10 +285,7 @@ INLINE void multiply_few_columns(const struct ggml_tensor * w, int number, int b
         }
         for (int b = 0; b < all; b += step, rows += bytes) {
             vec scale[16], minimum[16];
-            /* The next rows in the order of memory, which is fastest. */
-            for (int line = 0; line < VEC * bytes; line += 64) {
-                __builtin_prefetch(next + line);
-            }
+            fetch_ahead(rows, stride, bytes, next);
             next += VEC * bytes;
             if (whole) {
                 add_whole_values(rows, stride, number, most, at, n, sums);

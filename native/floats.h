@@ -149,7 +149,7 @@ TARGET static void multiply_float_rows(const struct float_rows * w, const float 
             columns[j] = x[j] + i * SPAN;
         }
         for (size_t ahead = 0; w->next && ahead < FLOAT_TILE * w->span; ahead += 64) {
-            __builtin_prefetch(w->next + i * FLOAT_TILE * w->span + ahead);
+            __builtin_prefetch(w->next + i * FLOAT_TILE * w->span + ahead, 0, 1);
         }
         add_spans(w, i, columns, n, sums);
     }
