@@ -2,12 +2,13 @@
 
     python benchmarks/embeddings.py FOLDER [--texts 512] [--batch 64 1] [--threads 2]
         [--types f16 q8_0] [--torch-python PYTHON] [--llama-server PROGRAM] [--onnx MODEL.onnx]
-        [--openvino MODEL.onnx] [--layers 24 --width 1024]
+        [--openvino MODEL.onnx] [--layers 24 --width 1024 [--int8]]
 
 FOLDER is a checkpoint of transformers with its tokenizer, of an encoder whose rows are a mean.
 Its files for ggmodel and llama.cpp are written first. With `--layers` and `--width` it gives the
 tokenizer alone, to a BERT of that shape with random weights, which torch's PYTHON writes: bge-small
-has 12 and 384, bge-m3 24 and 1024. All sides take turns, the best of `--runs` counts. Texts are
+has 12 and 384, bge-m3 24 and 1024. With `--int8` it is written for onnxruntime and OpenVINO, too: by
+torch.onnx, quantised by onnxruntime, so that both Pythons need onnx and onnxruntime. All sides take turns, the best of `--runs` counts. Texts are
 drawn with a seed, from 3 to 60 words; a batch is as many of them as are given at once, of which a
 step of ours and of llama.cpp's takes 2048 tokens. A side without its option is left out. The last
 column is the least cosine to the first side's rows, torch's in float32.
@@ -75,6 +76,23 @@ if width < 768:
 BertModel(BertConfig(vocab_size=words, num_hidden_layers=layers, **sizes)).save_pretrained(out)
 """
 
+# Writes the last hidden states as a model of ONNX with weights in INT8.
+_ONNX = """
+import sys, torch
+from onnxruntime.quantization import quantize_dynamic
+from transformers import AutoModel
+folder, out = sys.argv[1:]
+names = ["input_ids", "attention_mask", "token_type_ids"]
+inputs = {name: torch.ones(2, 8, dtype=torch.int64) for name in names}
+sizes = {name: {0: "texts", 1: "tokens"} for name in [*names, "states"]}
+model = AutoModel.from_pretrained(folder).eval()
+torch.onnx.export(
+    model, (inputs,), out + ".f32", input_names=names, output_names=["states"], dynamic_axes=sizes,
+    dynamo=False,
+)
+quantize_dynamic(out + ".f32", out)
+"""
+
 
 def main() -> None:
     text = argparse.RawDescriptionHelpFormatter
@@ -91,6 +109,7 @@ def main() -> None:
     parser.add_argument("--openvino")
     parser.add_argument("--layers", type=int)
     parser.add_argument("--width", type=int)
+    parser.add_argument("--int8", action="store_true")
     options = parser.parse_args()
     texts = drawn(options.texts)
     with tempfile.TemporaryDirectory() as made:
@@ -100,6 +119,10 @@ def main() -> None:
             command = [options.torch_python, "-c", _RANDOM, str(options.folder), random, *shape]
             subprocess.run(command, check=True)
             options.folder = Path(random)
+            if options.int8:
+                options.onnx = options.openvino = str(Path(made) / "int8.onnx")
+                command = [options.torch_python, "-c", _ONNX, random, options.onnx]
+                subprocess.run(command, check=True)
         sides, closing = started(options, Path(made))
         try:
             compare(sides, texts, options)
