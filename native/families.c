@@ -7,10 +7,10 @@
 #ifdef ON_X86
 #include <cpuid.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 #else
 #include <sys/auxv.h>
 #endif
+#include <unistd.h>
 
 static const struct type types[] = {
     {GGML_TYPE_Q8_0, IN_ORDER, 128, 255, false, false, false},
@@ -50,6 +50,7 @@ HIDDEN const struct type * ggmodel_type_of(int type) {
 }
 
 HIDDEN const struct family * ggmodel_family;
+HIDDEN struct panel_size ggmodel_panel = {48, 512 / BLOCK};
 
 #ifdef ON_X86
 
@@ -110,6 +111,12 @@ HIDDEN int ggmodel_use_products(int most) {
     if (family) {
         ggmodel_read_codebooks();
     }
+#ifdef _SC_LEVEL1_DCACHE_SIZE /* 0 if it is not known */
+    long nearest = sysconf(_SC_LEVEL1_DCACHE_SIZE);
+    if (nearest > 0 && nearest < 48 << 10) {
+        ggmodel_panel = (struct panel_size) {ROWS, BLOCKS};
+    }
+#endif
     ggmodel_family = family;
     return number;
 }

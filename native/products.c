@@ -149,12 +149,12 @@ static void multiply_matrix(const struct ggml_tensor * w, const uint8_t * data, 
     bool signs = tiled || ggmodel_family->signs(type);
     kernel * run = ggmodel_family->kernel_of(type, tiled);
     int step = tiled ? GROUP : ggmodel_family->step, m = (int) w->ne[1], all = (int) w->ne[0] / BLOCK;
-    int tiles = (m + TILE - 1) / TILE, end = part_of(tiles, s.ith + 1, s.nth);
-    for (int tile = part_of(tiles, s.ith, s.nth); tile < end; tile += ROWS / TILE) {
-        int row = tile * TILE, some = end - tile < ROWS / TILE ? end - tile : ROWS / TILE;
+    int tiles = (m + TILE - 1) / TILE, end = part_of(tiles, s.ith + 1, s.nth), most = ggmodel_panel.rows / TILE;
+    for (int tile = part_of(tiles, s.ith, s.nth); tile < end; tile += most) {
+        int row = tile * TILE, some = end - tile < most ? end - tile : most;
         int rows = m - row < some * TILE ? m - row : some * TILE;
-        for (int begin = 0; begin < all; begin += BLOCKS) {
-            int blocks = all - begin < BLOCKS ? all - begin : BLOCKS;
+        for (int begin = 0; begin < all; begin += ggmodel_panel.blocks) {
+            int blocks = all - begin < ggmodel_panel.blocks ? all - begin : ggmodel_panel.blocks;
             for (int t = 0; t < some; t++) {
                 unpack_rows(w, type, data, row + t * TILE, begin, blocks, signs, s.lines, s.panel + t * BLOCKS);
             }

@@ -23,8 +23,8 @@
 #define BLOCK   32  /* values that are added exactly */
 #define GROUP   16  /* columns that lie side by side */
 #define TILE    16  /* rows that lie side by side */
-#define ROWS    48  /* of a panel */
-#define DEPTH  512  /* values of a panel's row */
+#define ROWS    96 /* of a panel, at most: see struct panel_size */
+#define DEPTH 2048 /* values of a panel's row, at most */
 #define BLOCKS (DEPTH / BLOCK)
 #define LINE   512 /* values that are unpacked at once, of TILE rows */
 #define QUAD   (4 * BLOCK)
@@ -65,7 +65,7 @@ struct rows {
     int16_t numbers[TILE][2]; /* that the minimum of both halves is times, where 256 values share one */
 };
 
-#define PANEL (384 * sizeof(struct rows)) /* bytes for panels, or for a few columns */
+#define PANEL (ROWS / TILE * BLOCKS * sizeof(struct rows)) /* bytes for panels, or for a few columns */
 
 /* LINE values of one row of weights: (byte - zero) * scale, or byte * scale - minimum, with a scale for each block
    or each half of one, or the first of each WIDE blocks. */
@@ -74,6 +74,14 @@ struct line {
     float   scale[LINE / 16], minimum[LINE / BLOCK];
     int16_t numbers[LINE / 16]; /* of minima: see struct rows */
 };
+
+/* The rows and blocks of a panel. The smaller size stays in the nearest cache if that has 48 KiB or more; the larger in
+   the one behind it, so that activations are read half as often. */
+struct panel_size {
+    int rows, blocks;
+};
+
+extern HIDDEN struct panel_size ggmodel_panel;
 
 /* A block of one column. */
 struct activations {

@@ -2,7 +2,8 @@
    the results' bits, for each family that the processor has; "rounded" those of rounded columns. Weights, activations
    and codebooks are noise. Operands lie in memory of exactly their size, so that a sanitizer sees what is read beyond.
 
-   Takes the number of a family, and "rounded" or nothing; ends with 2 if the processor has none of it. */
+   Takes the number of a family, "small" or "large", a size of panels, or "rounded"; ends with 2 if the processor has
+   none of it. */
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -191,9 +192,11 @@ static uint64_t multiplied(int i, int64_t width, int64_t rows, int64_t n, int64_
 
 int main(int count, char ** arguments) {
     int family = count > 1 ? atoi(arguments[1]) : 0;
+    const char * way = count > 2 ? arguments[2] : "";
     if (ggmodel_use_products(family) != family) {
         return 2;
     }
+    ggmodel_panel = !strcmp(way, "small") ? (struct panel_size) {48, 16} : (struct panel_size) {ROWS, BLOCKS};
     fill(ggmodel_iq2_xxs, sizeof(ggmodel_iq2_xxs), 63, 1);
     fill(ggmodel_iq2_xs, sizeof(ggmodel_iq2_xs), 63, 1);
     fill(ggmodel_iq2_s, sizeof(ggmodel_iq2_s), 63, 1);
@@ -201,7 +204,7 @@ int main(int count, char ** arguments) {
     fill(ggmodel_iq3_s, sizeof(ggmodel_iq3_s), 16, 1);
     fill(ggmodel_iq1, sizeof(ggmodel_iq1), 3, 8);
     static const int64_t shapes[][2] = {{256, 1}, {768, 37}, {2304, 20}, {384, 33}};
-    if (count > 2) {
+    if (!strcmp(way, "rounded")) {
         for (int i = 1; i < 3; i++) { /* F16 and BF16 */
             for (int n = 1; n < 33 && ggmodel_rounded_bytes(sizes[i].number, 32); n += n < 9 ? 1 : 11) {
                 for (int s = 0; s < 4; s++) {
