@@ -7,11 +7,12 @@
 FOLDER is a checkpoint of transformers with its tokenizer, of an encoder whose rows are a mean.
 Its files for ggmodel and llama.cpp are written first. With `--layers` and `--width` it gives the
 tokenizer alone, to a BERT of that shape with random weights, which torch's PYTHON writes: bge-small
-has 12 and 384, bge-m3 24 and 1024. With `--int8` it is written for onnxruntime and OpenVINO, too: by
-torch.onnx, quantised by onnxruntime, so that both Pythons need onnx and onnxruntime. All sides take turns, the best of `--runs` counts. Texts are
-drawn with a seed, from 3 to 60 words; a batch is as many of them as are given at once, of which a
-step of ours and of llama.cpp's takes 2048 tokens. A side without its option is left out. The last
-column is the least cosine to the first side's rows, torch's in float32.
+has 12 and 384, bge-m3 24 and 1024. With `--int8` torch and onnxruntime write it in INT8, too, for
+onnxruntime and OpenVINO; both Pythons need onnx and onnxruntime. All sides take turns, the best of
+`--runs` counts. Texts are drawn with a seed, from 3 to 60 words; a batch is as many of them as are
+given at once, of which a step of ours and of llama.cpp's takes 2048 tokens. A side without its
+option is left out. The last column is the least cosine to the first side's rows, torch's in
+float32.
 """
 
 from __future__ import annotations
@@ -83,12 +84,19 @@ from onnxruntime.quantization import quantize_dynamic
 from transformers import AutoModel
 folder, out = sys.argv[1:]
 names = ["input_ids", "attention_mask", "token_type_ids"]
-inputs = {name: torch.ones(2, 8, dtype=torch.int64) for name in names}
-sizes = {name: {0: "texts", 1: "tokens"} for name in [*names, "states"]}
-model = AutoModel.from_pretrained(folder).eval()
+
+class States(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.model = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+
+    def forward(self, *inputs):
+        return self.model(**dict(zip(names, inputs))).last_hidden_state
+
 torch.onnx.export(
-    model, (inputs,), out + ".f32", input_names=names, output_names=["states"], dynamic_axes=sizes,
-    dynamo=False,
+    States(), tuple(torch.ones(2, 8, dtype=torch.int64) for _ in names), out + ".f32",
+    input_names=names, output_names=["states"], dynamo=False,
+    dynamic_axes={name: {0: "texts", 1: "tokens"} for name in [*names, "states"]},
 )
 quantize_dynamic(out + ".f32", out)
 """

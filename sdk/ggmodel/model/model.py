@@ -256,12 +256,16 @@ class Model(Module):
 
     def embeddings(self, ctx: Context, pooled: Tensor) -> Tensor:
         """`project`, its result checked."""
-        projects = type(self).project is not Model.project
-        return self._run("project", pooled.dim(1), ctx, pooled) if projects else pooled
+        return self._run("project", pooled.dim(1), ctx, pooled)
 
     def class_scores(self, ctx: Context, pooled: Tensor) -> Tensor:
         """`classify`, its result checked."""
         return self._run("classify", pooled.dim(1), ctx, pooled)
+
+    @property
+    def projects(self) -> bool:
+        """Whether layers of its own follow the pooled rows."""
+        return type(self).project is not Model.project
 
     @property
     def only_embeds(self) -> bool:

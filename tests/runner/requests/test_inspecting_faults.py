@@ -28,6 +28,10 @@ def divides(x: Tensor) -> Tensor:
     raise ZeroDivisionError("no such direction")
 
 
+def counts(x: Tensor) -> Any:
+    return 3
+
+
 @pytest.mark.parametrize(
     ("patch", "message"),
     [
@@ -63,7 +67,7 @@ def test_a_wrong_patch_ends_its_own_request(model: LoadedModel, patch: Any, mess
             r"must be F32 \[any width, \d+\], not",
         ),
         (in_graph(lambda x: x.argsort()), ConfigError, r"must be F32 \[any width, \d+\], not"),
-        (in_graph(lambda x: 3), ConfigError, r"must be F32 \[any width, \d+\], not int"),
+        (in_graph(counts), ConfigError, r"must be F32 \[any width, \d+\], not int"),
         (lambda rows: rows, ConfigError, r"must be in_graph\(function\)"),
         (None, ConfigError, r"must be in_graph\(function\)"),
     ],
@@ -79,6 +83,9 @@ def test_a_wrong_expression_ends_its_own_request(
 
 def test_a_module_has_one_capture(model: LoadedModel):
     one = in_graph(lambda x: x)
+    for wrong in (["layers.1"], {3: one}, 3):
+        with pytest.raises(ConfigError, match="no name of a module"), model.capture(wrong):  # type: ignore[arg-type]
+            pass
     with model.capture({"layers.*": one}), model.capture({"layers.2": one}) as seen:
         model.generate(PROMPT, max_tokens=1)
     assert "layers.2" in seen

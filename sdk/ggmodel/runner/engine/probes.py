@@ -312,9 +312,7 @@ class Tap:
                 x = self._patched(_Result(name, x, outputs), place, index, patch)
         captured = {i: one.probe.captures.get(name, ...) for i, one in enumerate(self._step.probes)}
         if None in captured.values():
-            y = x if x.op is not None else x.duplicate()
-            y = y.cast(DType.F32).contiguous()
-            self._captured.append(_Result(name, y, outputs, call_number))
+            self._captured.append(_Result(name, _copied(x), outputs, call_number))
         for place, expression in captured.items():
             count = len(self._step.probes[place].of(outputs))
             if isinstance(expression, InGraph) and count:
@@ -382,7 +380,7 @@ class Tap:
             raise ConfigError(
                 f"what is captured of {name} must be F32 [any width, {rows}], not {made}"
             )
-        return y.contiguous()
+        return _copied(y)
 
     def _called(self, expression: InGraph, x: Tensor, what: str) -> Any:
         constants = [self._ctx.constant(array, DType.F32) for array in expression.arrays]
@@ -458,6 +456,11 @@ class Tap:
                 at = step.outputs[rows] if result.outputs else rows
                 label = result.label(one.probe.elsewhere.get(result.name, 0))
                 one.probe.captured.put(label, own, step.positions[at])
+
+
+def _copied(x: Tensor) -> Tensor:
+    """A result F32 that can be kept."""
+    return (x if x.op is not None else x.duplicate()).cast(DType.F32).contiguous()
 
 
 class ItemTap(Tap):

@@ -110,15 +110,15 @@ class Inspecting:
         """
         seen, captures, own = Seen(), dict[str, InGraph | None](), frozenset[str]()
         for one in names:
-            expressions = one if isinstance(one, Mapping) else dict.fromkeys([one])
-            for pattern, expression in expressions.items():
-                if expressions is one and not isinstance(expression, InGraph):
+            pairs = [*one.items()] if isinstance(one, Mapping) else [(one, None)]
+            for pattern, expression in pairs:
+                if isinstance(one, Mapping) and not isinstance(expression, InGraph):
                     raise ConfigError(
                         f"what is captured of {pattern} is {expression!r:.80}; it must be "
                         "in_graph(function)"
                     )
                 _add(captures, dict.fromkeys(self._matching((pattern,)), expression))
-            own |= self._named(expressions)
+            own |= self._named(pattern for pattern, _ in pairs)
         with _within(_Block(self, captures, named=own, seen=seen)):
             yield seen
 

@@ -94,6 +94,8 @@ def embed(
         for states, sequences, positions in every:
             pooled.add(states, sequences, positions)
         rows, texts = pooled.rows(), np.arange(len(chosen), dtype=np.int32)
+        if not (ranks or engine.model.projects):
+            return [*rows]
         probed = _probed(chosen, probes, texts, texts)
         step = Step(0 * texts, 0 * texts, texts, texts).adapt(_strengths(engine, adapters))
         return [*_project(engine, rows, last, step, probed)]
@@ -269,7 +271,7 @@ class _Pooled:
         """Adds rows [n, width] of texts, each one's together."""
         if not len(sequences):
             return
-        starts = np.flatnonzero(np.diff(sequences, prepend=-1))
+        starts = np.concatenate([[0], np.flatnonzero(np.diff(sequences)) + 1])
         texts = sequences[starts]
         for way, sums in self._sums.items():
             weights = _WEIGHTS[way][0](positions)[:, None].astype(np.float64)
@@ -322,8 +324,6 @@ def _project(
         ctx.graph.tap = tap if probed else None
         ctx.graph.changed = Changes(ctx, step) if step.adapted else None
         after = last(ctx, before)
-        if after is before:
-            return pooled
         ctx.forward(after)
         kept = (after, *tap.finish())
         executable = engine.backend.compile(ctx.graph, kept)
