@@ -112,8 +112,8 @@ class SparseAutoencoder:
         return values / self.scale @ directions + self.weights["b_dec"]
 
     def largest(self, count: int = 5) -> InGraph:
-        """What `capture` takes for the module: its features computed in the graph, of which only
-        the largest are copied, float32 [tokens, 2 · count], for `pairs`.
+        """An expression for `capture`: features are computed in the graph, and only the largest
+        are copied, float32 [tokens, 2 · count], for `pairs`.
 
         Raises:
             ConfigError: there are fewer features.
@@ -139,7 +139,7 @@ class SparseAutoencoder:
 
     @staticmethod
     def pairs(captured: np.ndarray) -> list[list[tuple[int, float]]]:
-        """Of each token the features above 0 that `largest` captured, the largest first: (number,
+        """The features above 0 that `largest` captured, by token, the largest first: (number,
         value)."""
         ids, values = np.split(captured, 2, axis=-1)
         return [
