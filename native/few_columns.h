@@ -253,12 +253,10 @@ INLINE void add_whole_values(const uint8_t * rows, size_t stride, int number, in
     }
 }
 
-/* Fetches what is read after `bytes` of VEC rows: as much of the next rows, in the order of memory, which is fastest,
-   and not into the nearest cache, which may be too small for all; into that one what these rows have two steps on. */
+/* Fetches what is read after `bytes` of VEC rows: as much of the next rows, in the order of memory, which is fastest;
+   into the nearest cache what these rows have two steps on. */
 INLINE void fetch_ahead(const uint8_t * rows, size_t stride, int bytes, const uint8_t * next) {
-    for (int line = 0; line < VEC * bytes; line += 64) {
-        __builtin_prefetch(next + line, 0, 1);
-    }
+    fetch(next, VEC * bytes);
     for (int r = 0; r < VEC; r++) {
         for (int line = 0; line < bytes; line += 64) {
             __builtin_prefetch(rows + r * stride + 2 * bytes + line);

@@ -148,8 +148,8 @@ TARGET static void multiply_float_rows(const struct float_rows * w, const float 
         for (int j = 0; j < n; j++) {
             columns[j] = x[j] + i * SPAN;
         }
-        for (size_t ahead = 0; w->next && ahead < FLOAT_TILE * w->span; ahead += 64) {
-            __builtin_prefetch(w->next + i * FLOAT_TILE * w->span + ahead, 0, 1);
+        if (w->next) {
+            fetch(w->next + i * FLOAT_TILE * w->span, FLOAT_TILE * w->span);
         }
         add_spans(w, i, columns, n, sums);
     }

@@ -78,9 +78,7 @@ static void unpack_rows(const struct ggml_tensor * w, const struct type * type, 
         for (int r = 0; r < TILE; r++) {
             if (row + r < w->ne[1]) {
                 const uint8_t * from = data + (row + r) * w->nb[1] + (begin + at) / (LINE / BLOCK) * step;
-                for (size_t ahead = 0; ahead < step; ahead += 64) {
-                    __builtin_prefetch(from + TILE * w->nb[1] + ahead, 0, 1);
-                }
+                fetch(from + TILE * w->nb[1], step);
                 unpack_line(unpack, from, some * BLOCK / values * bytes, some * BLOCK, lines + r);
             } else {
                 memset(lines + r, 0, sizeof(*lines));

@@ -186,6 +186,13 @@ extern HIDDEN const struct family * ggmodel_family; /* in use, or NULL */
 HIDDEN const struct type * ggmodel_type_of(int type); /* NULL of those without a kernel */
 HIDDEN void ggmodel_read_codebooks(void);
 
+/* Fetches bytes that are read later, and not into the nearest cache, which may be too small for them. */
+COMMON void fetch(const uint8_t * from, size_t bytes) {
+    for (size_t at = 0; at < bytes; at += 64) {
+        __builtin_prefetch(from + at, 0, 1);
+    }
+}
+
 /* Ends `rows` elements of a column from `row` on. */
 COMMON void end_rows(const struct ending * ending, float * at, int row, int rows) {
     struct operands of = ending->of;

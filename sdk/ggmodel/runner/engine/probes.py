@@ -324,8 +324,7 @@ class Tap:
     def _counts_outputs(self, name: str, x: Tensor) -> bool | None:
         """Whether x has a row for each output, rather than for each input; None in a step without
         outputs, for what is not computed then."""
-        inputs, outputs = self._sizes
-        rows = x.shape[-1] if len(x.shape) > 1 else 1
+        (inputs, outputs), rows = self._sizes, _count(x)
         if rows == inputs or inputs == 1:
             return False
         if rows == outputs:
@@ -348,44 +347,45 @@ class Tap:
             return x
         if count == total:
             return self._changed(x, name, place, index, patch)
-        flat, at = self._rows(x, place, result.outputs)
-        rows = flat.rows(at).reshape(*x.shape[:-1], count)
+        flat, at, rows = self._rows(x, place, result.outputs)
         changed = self._changed(rows, name, place, index, patch).contiguous(flat.dim(0), count)
         return flat.duplicate().set_rows(changed, at).reshape(*x.shape)
 
-    def _rows(self, x: Tensor, place: int, outputs: bool) -> tuple[Tensor, Tensor]:
-        """All rows of a result, [width, n], and those of a probe among them, I32."""
+    def _rows(self, x: Tensor, place: int, outputs: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """All rows of a result, [width, n], the numbers I32 of a probe's, and these rows."""
         total, count = self._sizes[outputs], len(self._step.probes[place].of(outputs))
         at = self._ctx.feed(
             lambda step: step.probes[place].of(outputs), DType.I32, count, trusted=True
         )
-        return x.contiguous(x.n_elements // total, total), at
+        flat = x.contiguous(x.n_elements // total, total)
+        return flat, at, flat.rows(at).reshape(*x.shape[:-1], count)
 
     def _expressed(
         self, x: Tensor, name: str, place: int, outputs: bool, expression: InGraph
     ) -> Tensor:
         """An expression of the rows of a probe, F32 [any width, rows]."""
-        count = len(self._step.probes[place].of(outputs))
-        if count < self._sizes[outputs]:
-            flat, at = self._rows(x, place, outputs)
-            x = flat.rows(at).reshape(*x.shape[:-1], count)
-        y = self._called(expression, x, f"what is captured of {name}")
-        rows = x.shape[-1] if len(x.shape) > 1 else 1
-        if (
-            not isinstance(y, Tensor)
-            or y.dtype is not DType.F32
-            or rows != (y.shape[-1] if len(y.shape) > 1 else 1)
-        ):
-            made = y.describe() if isinstance(y, Tensor) else type(y).__name__
-            raise ConfigError(
-                f"what is captured of {name} must be F32 [any width, {rows}], not {made}"
-            )
-        return _copied(y)
+        if len(self._step.probes[place].of(outputs)) < self._sizes[outputs]:
+            *_, x = self._rows(x, place, outputs)
+        what, rows = f"what is captured of {name}", _count(x)
+        wanted = f"be F32 [any width, {rows}]"
+        return _copied(self._called(expression, x, what, wanted, lambda y: _count(y) == rows))
 
-    def _called(self, expression: InGraph, x: Tensor, what: str) -> Any:
+    def _called(
+        self,
+        expression: InGraph,
+        x: Tensor,
+        what: str,
+        wanted: str,
+        fits: Callable[[Tensor], bool],
+    ) -> Tensor:
+        """The value F32 of an expression; another one is refused by what it must be."""
         constants = [self._ctx.constant(array, DType.F32) for array in expression.arrays]
         with _raising(what):
-            return expression.function(x, *constants)
+            y: Any = expression.function(x, *constants)
+        if not isinstance(y, Tensor) or y.dtype is not DType.F32 or not fits(y):
+            made = y.describe() if isinstance(y, Tensor) else type(y).__name__
+            raise ConfigError(f"{what} must {wanted}, not {made}")
+        return y
 
     def _changed(self, x: Tensor, name: str, place: int, index: int, patch: Patch) -> Tensor:
         if isinstance(patch, np.ndarray):
@@ -395,11 +395,8 @@ class Tap:
                 )
             return x + self._added(x.dim(0), name, place, index)
         assert isinstance(patch, InGraph)
-        y = self._called(patch, x, f"the patch of {name}")
-        if not isinstance(y, Tensor) or y.shape != x.shape or y.dtype is not DType.F32:
-            made = y.describe() if isinstance(y, Tensor) else type(y).__name__
-            raise ConfigError(f"the patch of {name} must return F32 {list(x.shape)}, not {made}")
-        return y
+        what, wanted = f"the patch of {name}", f"return F32 {list(x.shape)}"
+        return self._called(patch, x, what, wanted, lambda y: y.shape == x.shape)
 
     def _added(self, width: int, name: str, place: int, index: int) -> Tensor:
         """The numbers of a patch that is an array, F32 [width]."""
@@ -456,6 +453,11 @@ class Tap:
                 at = step.outputs[rows] if result.outputs else rows
                 label = result.label(one.probe.elsewhere.get(result.name, 0))
                 one.probe.captured.put(label, own, step.positions[at])
+
+
+def _count(x: Tensor) -> int:
+    """The number of rows."""
+    return x.shape[-1] if len(x.shape) > 1 else 1
 
 
 def _copied(x: Tensor) -> Tensor:
