@@ -13,6 +13,7 @@
 #include "vectors.h"
 
 #define FLOAT_COLUMNS 3
+#define SHORT_COLUMNS 4
 typedef __m256i ints;
 
 INLINE float to_f16(float x) {
@@ -46,9 +47,27 @@ INLINE void store_shorts(int16_t * at, ints x) {
     _mm_storeu_si128((__m128i *) at, shorts);
 }
 
+/* Both add in the order of the source: compilers would add a block's products at its end, when no registers hold them. */
+INLINE ints add_ints(ints a, ints b) {
+    ints sum = _mm256_add_epi32(a, b);
+    IN_REGISTER(sum);
+    return sum;
+}
+
+INLINE ints add_halves(ints a, ints b) {
+    ints sum = _mm256_add_epi16(a, b);
+    IN_REGISTER(sum);
+    return sum;
+}
+
 /* Adds both products of pairs of 16 bits. */
 INLINE ints dot_shorts(ints sums, ints a, ints b) {
-    return _mm256_add_epi32(sums, _mm256_madd_epi16(a, b));
+    return add_ints(sums, _mm256_madd_epi16(a, b));
+}
+
+/* What exact sums begin at, from memory straight to a vector. */
+INLINE ints start_of(int start, int zero) {
+    return _mm256_mullo_epi32(ints_of(start), ints_of(zero));
 }
 
 #define entries_of(table, numbers) ((bytes16) _mm_shuffle_epi8((__m128i) (table), (__m128i) (numbers)))
@@ -94,43 +113,36 @@ INLINE ints pairs_of(ints weights, ints x, enum kind kind) {
     return _mm256_maddubs_epi16(weights, x);
 }
 
-/* Groups of four values whose products 16 bits can add, two of a group in each: eight of the smallest bytes, one of
-   the largest. */
-INLINE int together_of(int most) {
-    return most < 16 ? 8 : most < 32 ? 4 : most < 64 ? 2 : 1;
-}
-
-/* The products of group g of four values, of TILE rows and n columns, in 16 bits: added to others if `more`. */
-INLINE void add_pairs(const struct rows * w, const struct columns * x, int g, int first, int n, enum kind kind,
-                      bool more, ints (*to)[MOST_VECS]) {
-    ints weights[VECS] = {load_ints(w->values[g]), load_ints(w->values[g][8])};
-    for (int j = 0; j < n; j++) {
-        ints four = ints_of((int) word_of((const uint8_t *) x->values[first + j] + 4 * g));
-        for (int v = 0; v < VECS; v++) {
-            ints pairs = pairs_of(weights[v], four, kind);
-            to[j][v] = more ? _mm256_add_epi16(to[j][v], pairs) : pairs;
-        }
-    }
-}
-
 #define IN_PAIRS
 
-/* Adds the products of groups of four values, from `begin` to `end`, of TILE rows and n columns. */
+/* Adds the products of groups of four values, from `begin` to `end`, of TILE rows and n columns. Where few groups are
+   added in 16 bits, they are those of a column at a time: registers hold its sums, and all exact ones. */
 INLINE void add_in_pairs(const struct rows * w, const struct columns * x, int begin, int end, int first, int n,
-                         const struct type * type, enum kind kind, ints (*to)[MOST_VECS]) {
-    int together = kind == BYTES ? together_of(type->most) : 1;
+                         enum kind kind, ints (*to)[MOST_VECS]) {
+    int together = kind == SIGNED ? 1 : (int) kind, at_once = together > 2 ? n : 1;
     const ints ones = _mm256_set1_epi16(1);
-    for (int g = begin; g < end;) {
-        ints pairs[STEP][MOST_VECS];
-        int stop = g + together < end ? g + together : end;
-        add_pairs(w, x, g++, first, n, kind, false, pairs);
-#pragma GCC unroll 7
-        for (; g < stop; g++) {
-            add_pairs(w, x, g, first, n, kind, true, pairs);
-        }
-        for (int j = 0; j < n; j++) {
-            for (int v = 0; v < VECS; v++) {
-                to[j][v] = _mm256_add_epi32(to[j][v], _mm256_madd_epi16(pairs[j][v], ones));
+#pragma GCC unroll 8
+    for (int begins = begin; begins < end; begins += together) {
+#pragma GCC unroll 4
+        for (int at = 0; at < n; at += at_once) {
+            ints pairs[STEP][VECS];
+#pragma GCC unroll 8
+            for (int g = begins; g < begins + together; g++) {
+                ints weights[VECS] = {load_ints(w->values[g]), load_ints(w->values[g][VEC])};
+                IN_REGISTER(weights[0]);
+                IN_REGISTER(weights[1]);
+                for (int j = 0; j < at_once; j++) {
+                    ints four = ints_of((int) word_of((const uint8_t *) x->values[first + at + j] + 4 * g));
+                    for (int v = 0; v < VECS; v++) {
+                        ints two = pairs_of(weights[v], four, kind);
+                        pairs[j][v] = g > begins ? add_halves(pairs[j][v], two) : two;
+                    }
+                }
+            }
+            for (int j = 0; j < at_once; j++) {
+                for (int v = 0; v < VECS; v++) {
+                    to[at + j][v] = dot_shorts(to[at + j][v], pairs[j][v], ones);
+                }
             }
         }
     }
@@ -184,13 +196,19 @@ INLINE words looked_up(const uint8_t * table, words numbers) {
     return (words) _mm256_shuffle_epi8(twice, (ints) numbers);
 }
 
+/* Groups of four values whose products 16 bits can add, two of a group in each: eight of the smallest bytes, one of
+   the largest. */
+INLINE int together_of(int most) {
+    return most < 16 ? 8 : most < 32 ? 4 : most < 64 ? 2 : 1;
+}
+
 /* `start` and the exact products of words from `begin` to `end` with a column's values. */
 INLINE ints dots(const words * values, const int8_t * x, int begin, int end, int most, int start) {
     int together = together_of(most);
     ints sum = ints_of(start), pairs = ints_of(0);
     for (int g = begin; g < end; g++) {
         ints four = ints_of((int) word_of((const uint8_t *) x + 4 * g));
-        ints two = pairs_of((ints) values[g], four, most > 127 ? SIGNED : BYTES);
+        ints two = pairs_of((ints) values[g], four, most > 127 ? SIGNED : ONE_GROUP);
         pairs = g % together ? _mm256_add_epi16(pairs, two) : two;
         if (g % together == together - 1 || g == end - 1) {
             sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
@@ -203,18 +221,46 @@ INLINE ints dots(const words * values, const int8_t * x, int begin, int end, int
 #include "quantize.h"
 #include "rounded.h"
 
-KERNELS(pairs, BYTES)
-KERNELS(signed, SIGNED)
+KERNEL(signed_32, SIGNED, false, false, false)
+KERNEL(signed_wide, SIGNED, true, false, false)
+KERNEL(signed_whole, SIGNED, true, false, false, true)
+KERNEL(one_wide, ONE_GROUP, true, false, false)
+KERNEL(one_wide_16, ONE_GROUP, true, true, false)
+KERNEL(two_wide_16, TWO_GROUPS, true, true, false)
+KERNEL(two_whole_minima, TWO_GROUPS, true, false, true, true)
+KERNEL(four_32, FOUR_GROUPS, false, false, false)
+KERNEL(four_32_minima, FOUR_GROUPS, false, false, true)
+KERNEL(four_16, FOUR_GROUPS, false, true, false)
+KERNEL(four_wide, FOUR_GROUPS, true, false, false)
+KERNEL(four_wide_minima, FOUR_GROUPS, true, false, true)
+KERNEL(four_wide_16, FOUR_GROUPS, true, true, false)
+KERNEL(eight_32, EIGHT_GROUPS, false, false, false)
+KERNEL(eight_32_minima, EIGHT_GROUPS, false, false, true)
+KERNEL(eight_wide_minima, EIGHT_GROUPS, true, false, true)
+KERNEL(eight_whole, EIGHT_GROUPS, true, false, false, true)
 KERNELS(dot, DOT)
 
 static bool needs_signs(const struct type * type) {
     return type->most > 127;
 }
 
+/* By a type's number: those of together_of its largest byte, or with signs. */
+static kernel * const kernels[TYPES] = {
+    [GGML_TYPE_Q8_0] = signed_32, [GGML_TYPE_IQ4_NL] = signed_32, [GGML_TYPE_IQ4_XS] = signed_wide,
+    [GGML_TYPE_Q3_K] = signed_whole,
+    [GGML_TYPE_IQ2_XXS] = one_wide, [GGML_TYPE_IQ3_XXS] = one_wide,
+    [GGML_TYPE_IQ2_XS] = one_wide_16, [GGML_TYPE_IQ2_S] = one_wide_16,
+    [GGML_TYPE_Q6_K] = two_wide_16, [GGML_TYPE_Q2_K] = two_whole_minima,
+    [GGML_TYPE_Q5_0] = four_32, [GGML_TYPE_MXFP4] = four_32, [GGML_TYPE_Q5_1] = four_32_minima, [NVFP4] = four_16,
+    [GGML_TYPE_IQ3_S] = four_wide, [GGML_TYPE_IQ1_S] = four_wide, [GGML_TYPE_Q5_K] = four_wide_minima,
+    [GGML_TYPE_IQ1_M] = four_wide_16,
+    [GGML_TYPE_Q4_0] = eight_32, [Q1_0] = eight_32, [Q2_0] = eight_32, [GGML_TYPE_Q4_1] = eight_32_minima,
+    [GGML_TYPE_Q4_K] = eight_wide_minima, [GGML_TYPE_TQ1_0] = eight_whole, [GGML_TYPE_TQ2_0] = eight_whole,
+};
+
 static kernel * kernel_of(const struct type * type, bool tiled) {
     (void) tiled;
-    static kernel * const kernels[2][3][2][2] = {KERNELS_OF(pairs), KERNELS_OF(signed)};
-    return kernels[needs_signs(type)][breadth_of(type)][type->halves][type->minima];
+    return kernels[type->number];
 }
 
 static kernel * dot_kernel_of(const struct type * type, bool tiled) {

@@ -17,6 +17,7 @@
 static unpacker * const unpackers[TYPES] = UNPACKERS;
 
 #define FLOAT_COLUMNS 6
+#define SHORT_COLUMNS 6
 typedef __m512i ints;
 typedef uint32_t words __attribute__((vector_size(64)));
 typedef int32_t  signed_words __attribute__((vector_size(64)));
@@ -27,6 +28,10 @@ INLINE ints ints_of(int x) {
 
 INLINE ints load_ints(const void * at) {
     return _mm512_loadu_si512(at);
+}
+
+INLINE ints start_of(int start, int zero) {
+    return ints_of(zero * start);
 }
 
 INLINE vec vec_of_ints(ints x) {

@@ -1,5 +1,5 @@
-/* Kernels of all families: rows times a few columns of a group. A family brings vectors of VEC floats, `ints`, dot and
-   dot_shorts; one that multiplies in pairs, too, add_in_pairs and IN_PAIRS.
+/* Kernels of all families: rows times a few columns of a group. A family brings vectors of VEC floats, `ints`, start_of,
+   dot and dot_shorts; one that multiplies in pairs, too, add_in_pairs and IN_PAIRS.
 
    STEP columns times the rows of TILES at once: vectors of weights and words of activations are used several times
    once they are loaded, and the sums stay in registers. */
@@ -31,14 +31,14 @@ INLINE void add_dots(const struct rows * w, const struct columns * x, int begin,
 
 /* The same for a kind of products. */
 INLINE void add_products(const struct rows * w, const struct columns * x, int begin, int end, int first, int n,
-                         int vecs, const struct type * type, enum kind kind, ints (*to)[MOST_VECS]) {
+                         int vecs, enum kind kind, ints (*to)[MOST_VECS]) {
 #ifdef IN_PAIRS
     if (kind != DOT) {
-        add_in_pairs(w, x, begin, end, first, n, type, kind, to);
+        add_in_pairs(w, x, begin, end, first, n, kind, to);
         return;
     }
 #endif
-    (void) type, (void) kind;
+    (void) kind;
     add_dots(w, x, begin, end, first, n, vecs, to);
 }
 
@@ -70,12 +70,12 @@ INLINE void multiply_whole(const struct rows * w, const struct columns * x, int 
             start += x[i].start[0][first + j];
         }
         for (int v = 0; v < vecs; v++) {
-            exact[j][v] = ints_of(type->zero * start);
+            exact[j][v] = start_of(start, type->zero);
             less[j][v] = ints_of(0);
         }
     }
     for (int i = 0; i < WIDE; i++) {
-        add_products(w + i, x + i, 0, 8, first, n, vecs, type, kind, exact);
+        add_products(w + i, x + i, 0, 8, first, n, vecs, kind, exact);
     }
     for (int i = 0; i < WIDE && is.minima; i++) {
         for (int v = 0; v < vecs; v++) {
@@ -100,10 +100,10 @@ INLINE void multiply_part(const struct rows * w, const struct columns * x, int h
     for (int j = 0; j < n; j++) {
         int start = x->start[h][first + j] - (is.halves && !h ? x->start[1][first + j] : 0);
         for (int v = 0; v < vecs; v++) {
-            exact[j][v] = ints_of(is.minima || kind == SIGNED ? 0 : type->zero * start);
+            exact[j][v] = is.minima || kind == SIGNED ? ints_of(0) : start_of(start, type->zero);
         }
     }
-    add_products(w, x, is.halves ? 4 * h : 0, is.halves ? 4 * h + 4 : 8, first, n, vecs, type, kind, exact);
+    add_products(w, x, is.halves ? 4 * h : 0, is.halves ? 4 * h + 4 : 8, first, n, vecs, kind, exact);
     for (int j = 0; j < n; j++) {
         for (int v = 0; v < vecs; v++) {
             const struct rows * of = w + v / VECS * BLOCKS;

@@ -23,6 +23,10 @@ INLINE ints ints_of(int x) {
     return vdupq_n_s32(x);
 }
 
+INLINE ints start_of(int start, int zero) {
+    return ints_of(zero * start);
+}
+
 INLINE vec vec_of_ints(ints x) {
     return vcvtq_f32_s32(x);
 }

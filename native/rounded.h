@@ -7,7 +7,9 @@
        sum = fma(float(exact sum of a half), activation scale * weight scale, sum)
 
    in which one instruction adds two products: the same bits in each family, however many columns and threads. The
-   scale of values of which one is not finite is NaN, and so is each element that reads them. */
+   scale of values of which one is not finite is NaN, and so is each element that reads them.
+
+   A family brings dot_shorts, and SHORT_COLUMNS whose sums with 2 * VEC rows stay in registers. */
 
 #define HALF             (BLOCK / 2)
 #define MOST_X           16383 /* the largest numbers: 32 bits hold the sum of HALF products */
@@ -95,9 +97,6 @@ INLINE void dots_of_half(const struct short_rows * w, int first, int row, const 
     for (int j = 0; j < n; j++) {
         to[j][0] = to[j][1] = ints_of(0);
     }
-#if VEC < 16 /* sums would leave registers */
-#pragma GCC unroll 4
-#endif
     for (int i = 0; i < HALF / 2; i++) {
         ints low = load_ints(w->values[first + i][row]), high = load_ints(w->values[first + i][row + VEC]);
         for (int j = 0; j < n; j++) {
@@ -112,13 +111,13 @@ INLINE void dots_of_half(const struct short_rows * w, int first, int row, const 
 INLINE void add_shorts(const struct short_rows * w, int blocks, const int16_t * const * x,
                        const float * const * scales, int n, bool more, float * const * to) {
     for (int row = 0; row < SHORT_ROWS; row += 2 * VEC) {
-        vec sums[FLOAT_COLUMNS][2];
+        vec sums[SHORT_COLUMNS][2];
         for (int j = 0; j < n; j++) {
             sums[j][0] = more ? load_vec(to[j] + row) : vec_of(0);
             sums[j][1] = more ? load_vec(to[j] + row + VEC) : vec_of(0);
         }
         for (int h = 0; h < 2 * blocks; h++) {
-            ints exact[FLOAT_COLUMNS][2];
+            ints exact[SHORT_COLUMNS][2];
             const float * of_rows = w[h / 2].scale + row;
             vec low = load_vec(of_rows), high = load_vec(of_rows + VEC);
             dots_of_half(w + h / 2, h % 2 * (HALF / 2), row, x, h * HALF, n, exact);
@@ -141,11 +140,11 @@ TARGET static void add_shorts_of(const struct short_rows * w, int blocks, const 
         case 1: add_shorts(w, blocks, x, scales, 1, more, to); break;
         case 2: add_shorts(w, blocks, x, scales, 2, more, to); break;
         case 3: add_shorts(w, blocks, x, scales, 3, more, to); break;
-#if FLOAT_COLUMNS > 3
+#if SHORT_COLUMNS > 4
         case 4: add_shorts(w, blocks, x, scales, 4, more, to); break;
         case 5: add_shorts(w, blocks, x, scales, 5, more, to); break;
-        default: add_shorts(w, blocks, x, scales, FLOAT_COLUMNS, more, to);
 #endif
+        default: add_shorts(w, blocks, x, scales, SHORT_COLUMNS, more, to);
     }
 }
 
@@ -153,9 +152,9 @@ TARGET static void add_shorts_of(const struct short_rows * w, int blocks, const 
 TARGET static void multiply_short_rows(const struct floats * of, const struct short_rows * panel, int row, int rows,
                                        int begin, int blocks, int first, int n) {
     int m = (int) of->w->ne[1], k = (int) of->w->ne[0];
-    const int16_t * x[FLOAT_COLUMNS];
-    const float * scales[FLOAT_COLUMNS];
-    float part[FLOAT_COLUMNS][SHORT_ROWS], * results[FLOAT_COLUMNS], * at[FLOAT_COLUMNS];
+    const int16_t * x[SHORT_COLUMNS];
+    const float * scales[SHORT_COLUMNS];
+    float part[SHORT_COLUMNS][SHORT_ROWS], * results[SHORT_COLUMNS], * at[SHORT_COLUMNS];
     for (int j = 0; j < n; j++) {
         const int16_t * column = (const int16_t *) ((const char *) of->x->data + (first + j) * of->x->nb[1]);
         x[j] = column + begin * BLOCK;
@@ -183,8 +182,8 @@ TARGET static void multiply_rounded(const struct floats * of) {
             int blocks = all - begin < SHORT_BLOCKS ? all - begin : SHORT_BLOCKS;
             const uint8_t * from = of->data + row * of->w->nb[1] + begin * BLOCK * sizeof(int16_t);
             fill_short_rows(of->w, from, rows, blocks, panel);
-            for (int first = of->begin; first < of->end; first += FLOAT_COLUMNS) {
-                int n = of->end - first < FLOAT_COLUMNS ? of->end - first : FLOAT_COLUMNS;
+            for (int first = of->begin; first < of->end; first += SHORT_COLUMNS) {
+                int n = of->end - first < SHORT_COLUMNS ? of->end - first : SHORT_COLUMNS;
                 multiply_short_rows(of, panel, row, rows, begin, blocks, first, n);
             }
         }
