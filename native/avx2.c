@@ -47,7 +47,7 @@ INLINE void store_shorts(int16_t * at, ints x) {
     _mm_storeu_si128((__m128i *) at, shorts);
 }
 
-/* Both add in the order of the source: compilers would add a block's products at its end, when no registers hold them. */
+/* Both add in the order of the source: compilers would add a block's products at its end, which no registers hold. */
 INLINE ints add_ints(ints a, ints b) {
     ints sum = _mm256_add_epi32(a, b);
     IN_REGISTER(sum);

@@ -1,5 +1,5 @@
-/* Kernels of all families: rows times a few columns of a group. A family brings vectors of VEC floats, `ints`, start_of,
-   dot and dot_shorts; one that multiplies in pairs, too, add_in_pairs and IN_PAIRS.
+/* Kernels of all families: rows times a few columns of a group. A family brings vectors of VEC floats, `ints`,
+   start_of, dot and dot_shorts; one that multiplies in pairs, too, add_in_pairs and IN_PAIRS.
 
    STEP columns times the rows of TILES at once: vectors of weights and words of activations are used several times
    once they are loaded, and the sums stay in registers. */

@@ -1,15 +1,15 @@
 /* Unpackers of types with codebooks. */
 
-/* 16 values of entries, those of some bits negative, above a zero. */
-INLINE void store_signed(uint8_t * to, longs2 entries, unsigned negative, int zero) {
-    bytes16 minus = mask_of(negative);
-    store_16(to, ((bytes16) entries ^ minus) - minus + (uint8_t) zero);
+/* BLOCK values of entries, those of some bits negative, above a zero. */
+INLINE void store_signed(uint8_t * to, longs4 entries, uint32_t negative, int zero) {
+    bytes32 minus = mask_of(negative);
+    store_block(to, ((bytes32) entries ^ minus) - minus + (uint8_t) zero);
 }
 
 /* Entries of 8 values for four numbers; `negative` has a byte for each. */
 INLINE void eights_of(const uint64_t * table, const int * numbers, uint32_t negative, uint8_t * to) {
-    store_signed(to, (longs2) {table[numbers[0]], table[numbers[1]]}, negative, 64);
-    store_signed(to + 16, (longs2) {table[numbers[2]], table[numbers[3]]}, negative >> 16, 64);
+    longs4 entries = {table[numbers[0]], table[numbers[1]], table[numbers[2]], table[numbers[3]]};
+    store_signed(to, entries, negative, 64);
 }
 
 /* Entries of 4 values for 8 numbers; `negative` has four bits for each. */
@@ -18,8 +18,7 @@ INLINE void fours_of(const uint32_t * table, const int * numbers, uint32_t negat
     for (int i = 0; i < 4; i++) {
         pairs[i] = table[numbers[2 * i]] | (uint64_t) table[numbers[2 * i + 1]] << 32;
     }
-    store_signed(to, (longs2) {pairs[0], pairs[1]}, negative, zero);
-    store_signed(to + 16, (longs2) {pairs[2], pairs[3]}, negative >> 16, zero);
+    store_signed(to, (longs4) {pairs[0], pairs[1], pairs[2], pairs[3]}, negative, zero);
 }
 
 INLINE void odd_scales(const uint8_t * nibbles, int count, float d, float * to) {

@@ -11,6 +11,11 @@ typedef uint16_t shorts8 __attribute__((vector_size(16)));
 typedef uint64_t longs2 __attribute__((vector_size(16)));
 typedef uint8_t  bytes32 __attribute__((vector_size(BLOCK)));
 typedef uint16_t shorts16 __attribute__((vector_size(BLOCK)));
+typedef uint64_t longs4 __attribute__((vector_size(BLOCK)));
+
+#define BOTH(low, high)                                                                                          \
+    __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, \
+                            21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31)
 
 INLINE bytes16 load_16(const uint8_t * at) {
     bytes16 x;
@@ -42,12 +47,13 @@ INLINE bytes16 bits_of(bytes16 x, int from, uint8_t mask) {
     return (bytes16) ((shorts8) x >> from) & mask;
 }
 
-/* 0xff for each of 16 bits that are set. */
-INLINE bytes16 mask_of(unsigned bits) {
-    const bytes16 each = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
-    const uint64_t ones = UINT64_C(0x0101010101010101);
-    bytes16 all = (bytes16) (longs2) {(bits & 255) * ones, (bits >> 8 & 255) * ones};
-    return (bytes16) ((all & each) == each);
+/* 0xff for each of BLOCK bits that are set. */
+INLINE bytes32 mask_of(uint32_t bits) {
+    const bytes16 first = {0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1}, each = {1, 2, 4, 8, 16, 32, 64, 128,
+                                                                                    1, 2, 4, 8, 16, 32, 64, 128};
+    bytes16 four = (bytes16) (longs2) {bits};
+    bytes16 low = entries_of(four, first) & each, high = entries_of(four, first + 2) & each;
+    return (bytes32) (BOTH(low, high) != 0);
 }
 
 INLINE void nibbles_of(const uint8_t * from, uint8_t * values) {
@@ -79,9 +85,7 @@ INLINE void add_bits(const uint8_t * from, int bit, int up, uint8_t * values) {
 
 /* Adds each of 32 bits, as `more`. */
 INLINE void add_mask(uint32_t bits, uint8_t more, uint8_t * values) {
-    for (int i = 0; i < BLOCK; i += 16) {
-        store_16(values + i, load_16(values + i) + (mask_of(bits >> i) & more));
-    }
+    store_block(values, load_block(values) + (mask_of(bits) & more));
 }
 
 /* Two bits of BLOCK bytes each, for four blocks. */

@@ -37,9 +37,9 @@
 #define VECS      (TILE / VEC)
 #define MOST_VECS (TILES * VECS)
 
-/* How bytes are multiplied: with a sign, less a type's zero; by an instruction that adds exact products of bytes without
-   a sign and with one; or without a sign, in pairs that are added in 16 bits, of as many groups of four values as these
-   hold. */
+/* How bytes are multiplied: with a sign, less a type's zero; by an instruction that adds exact products of bytes
+   without a sign and with one; or without a sign, in pairs that are added in 16 bits, of as many groups of four values
+   as these hold. */
 enum kind { SIGNED = -1, DOT = 0, ONE_GROUP = 1, TWO_GROUPS = 2, FOUR_GROUPS = 4, EIGHT_GROUPS = 8 };
 
 /* Has a vector loaded once: compilers would load it again for each use. */
