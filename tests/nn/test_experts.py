@@ -113,6 +113,7 @@ def test_other_functions_of_scores_are_refused():
     [
         ({"expert_groups": 3}, "expert_group_count is 3; it must divide 8"),
         ({"expert_groups": 2, "expert_groups_used": 3}, "expert_group_used_count is 3; it must be"),
+        ({"expert_groups": 4, "experts_used": 3}, "it must be 2 or less, usable"),
     ],
 )
 def test_groups_that_cannot_be(numbers: dict[str, Any], problem: str):

@@ -80,12 +80,13 @@ class Config:
                 raise ConfigError(f"{key} is {value}; it must be {most} or less{named}")
 
     def _limit(self, limit: Any) -> tuple[Any, str]:
-        """The number of a limit, or of the field that it names, and the key of that."""
+        """The number of a limit, or of the attribute that it names, and the key of that, or the
+        name."""
         if not isinstance(limit, str):
             return limit, ""
         declared = getattr(type(self), limit, None)
-        key = f", {declared.names[0]}" if isinstance(declared, KeyField) else ""
-        return getattr(self, limit), key
+        name = declared.names[0] if isinstance(declared, KeyField) else limit.replace("_", " ")
+        return getattr(self, limit), f", {name}"
 
     def _settle(self, field: KeyField) -> Any:
         """Sets a hyperparameter without a value to its default."""

@@ -164,7 +164,7 @@ class ExpertsConfig(DecoderConfig):
     experts: int = kv(
         "expert_count", hf=("n_routed_experts", "num_experts", "num_local_experts"), default=0
     )
-    experts_used: int = kv("expert_used_count", hf="num_experts_per_tok", default=0)
+    experts_used: int = kv("expert_used_count", hf="num_experts_per_tok", default=0, most="usable")
     expert_ffn: int = kv("expert_feed_forward_length", hf="moe_intermediate_size", default=0)
     dense_layers: int = kv("leading_dense_block_count", hf=_dense_layers, default=0)
     gating: int = kv("expert_gating_func", default=SOFTMAX)
@@ -176,6 +176,7 @@ class ExpertsConfig(DecoderConfig):
     expert_groups_used: int = kv(
         "expert_group_used_count", hf="topk_group", default=1, least=1, most="expert_groups"
     )
+    usable = property(lambda h: h.experts // h.expert_groups * h.expert_groups_used)
 
 
 class SharedExpertsConfig(ExpertsConfig):
