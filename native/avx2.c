@@ -65,7 +65,7 @@ INLINE ints dot_shorts(ints sums, ints a, ints b) {
     return add_ints(sums, _mm256_madd_epi16(a, b));
 }
 
-/* What exact sums begin at, from memory straight to a vector. */
+/* The start of exact sums, from memory straight to a vector. */
 INLINE ints start_of(int start, int zero) {
     return _mm256_mullo_epi32(ints_of(start), ints_of(zero));
 }

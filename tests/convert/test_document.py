@@ -23,7 +23,8 @@ TEXT = read("docs/convert.md") + read("docs/quantise.md")
 @pytest.mark.slow
 def test_the_commands_run_one_after_the_other(tmp_path: Path):
     write_golden(tmp_path / "my-model", "gemma3", "images")
-    lines = [line for block in blocks(TEXT, "sh") for line in block.splitlines()]
+    blocks_of_the_folder = (b for b in blocks(TEXT, "sh") if not b.startswith("python benchmarks/"))
+    lines = [line for block in blocks_of_the_folder for line in block.splitlines()]
     assert len(lines) == 14
     (tmp_path / "text.txt").write_text("ABCDEFGH " * 200)
     for line in lines:
