@@ -75,7 +75,7 @@ def _full_rope(hf: HF) -> HF:
     return rope
 
 
-def rope_factors(hf: HF) -> np.ndarray:
+def rope_factors(hf: HF, h: Any) -> np.ndarray:
     """Divisors of the frequencies of layers that see everything, float32 [head dim / 2]: the
     first pairs, a share of all, are rotated, and the others never."""
     rope, pairs = _full_rope(hf), _full_dim(hf) // 2

@@ -59,7 +59,7 @@ class FeedForward(nn.GatedMLP):
     down: Linear = gguf("ffn_down", hf="w2", shape=("ffn", "width"))
 
 
-def _no_bias(hf: Mapping[str, Any]) -> np.ndarray:
+def _no_bias(hf: Mapping[str, Any], h: Any) -> np.ndarray:
     """Zeros for checkpoints without, since llama.cpp needs a bias."""
     if hf.get("use_expert_bias", True):
         raise ConfigError("use_expert_bias is true, but there is no expert_bias")

@@ -61,7 +61,7 @@ class MuseGlimmerConfig(nn.DecoderConfig):
 
 def _head_norm(name: str, scale: Callable[[Mapping[str, Any]], float]) -> Tensor:
     """The weight of a norm of queries or keys, which checkpoints lack."""
-    weight = Computed(lambda hf: np.full(hf["head_dim"], scale(hf), np.float32))
+    weight = Computed(lambda hf, h: np.full(hf["head_dim"], scale(hf), np.float32))
     return gguf(f"{name}.weight", hf=weight, shape=("head_dim",))
 
 

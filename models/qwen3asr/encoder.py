@@ -17,7 +17,7 @@ TABLE = 1500  # positions, as many as llama.cpp's converter writes
 SLOWEST = 10_000  # 2π times this is the longest period, in rows
 
 
-def _waves(hf: Mapping[str, Any]) -> np.ndarray:
+def _waves(hf: Mapping[str, Any], h: Any) -> np.ndarray:
     """Sines, then cosines, float32 [positions, width]."""
     tower = hf.get("audio_config") or {}
     half = tower.get("d_model", tower.get("hidden_size", 1024)) // 2

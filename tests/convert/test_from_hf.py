@@ -412,7 +412,7 @@ class Tied(Module):
     embed: Linear = gguf("token_embd", hf="wte")
 
 
-def ones(hf: Any) -> Any:
+def ones(hf: Any, h: Any) -> Any:
     return np.ones(2, np.float32)
 
 
@@ -575,7 +575,7 @@ def test_the_source_has_the_metadata():
 
 @pytest.mark.parametrize("made", [True, False])
 def test_a_computed_tensor_may_be_none(made: bool):
-    compute: Callable[[Any], Any] = ones if made else lambda hf: None
+    compute: Callable[[Any, Any], Any] = ones if made else lambda hf, h: None
 
     class WithFactors(Module):
         norm: RMSNorm = gguf("norm", hf="ln")

@@ -279,7 +279,7 @@ def test_sizes_of_parts_and_stacks_may_be_attributes_of_the_config():
 
 
 def test_a_computed_tensor_has_no_sources():
-    computed = Computed(lambda hf: None)
+    computed = Computed(lambda hf, h: None)
     assert computed.names(CONFIG) == []
     assert computed.split(array(2), CONFIG) == {}
 

@@ -181,3 +181,44 @@ def test_factors_that_are_missing():
     }
     with pytest.raises(ConfigError, match="longrope, but there are no factors"):
         ggmodel.load(MemorySource(source.metadata, tensors))
+
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "case", "base", "keys", "want"),
+    [
+        ("glm4", "plain", 1e4, {"rope_scaling": LLAMA3}, [1.0, 0.0130423, 0.00125, 0.000125]),
+        (
+            "gemma3",
+            "every_3rd",
+            1e6,
+            {
+                "rope_parameters": {
+                    "full_attention": {**LLAMA3, "rope_theta": 1e6},
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+                }
+            },
+            [1.0, 0.421697, 0.0643099, 0.00937368, 0.00395285, 0.0016669, 0.000702927, 0.000296422],
+        ),
+    ],
+)
+def test_llama3_of_a_part_of_a_head_and_of_one_kind_of_layer(
+    name: str, case: str, base: float, keys: dict[str, Any], want: list[float]
+):
+    """Frequencies of transformers 5.23: GLM-4 turns half of each head of 16."""
+    golden = load_golden(name, case)
+    dropped = ("rope_scaling", "rope_theta", "rope_local_base_freq") if name == "gemma3" else ()
+    config = {key: value for key, value in golden.config.items() if key not in dropped}
+    source = from_hf(find(name), {**config, **keys}, golden.weights())
+    factors = np.frombuffer(source.data("rope_freqs.weight"), np.float32)
+    frequencies = base ** (-np.arange(len(factors)) / len(factors)) / factors
+    assert frequencies[: len(want)] == pytest.approx(want, rel=1e-5)
+    assert (factors[len(want) :] == 8).all()

@@ -232,7 +232,7 @@ def value_of_entry(
     """
     if isinstance(entry.join, Computed):
         try:
-            return entry.join.function(hf)
+            return entry.join.function(hf, config)
         except ConfigError:
             raise
         except Exception as error:

@@ -563,9 +563,10 @@ class MXFP4Blocks(Sources):
 
 @dataclass(frozen=True)
 class Computed(Sources):
-    """A tensor that no checkpoint holds: a function of the Hugging Face config."""
+    """A tensor that no checkpoint holds: a function of the Hugging Face config and the
+    hyperparameters, None where there is no tensor."""
 
-    function: Callable[[Mapping[str, Any]], np.ndarray | None]
+    function: Callable[[Mapping[str, Any], Any], np.ndarray | None]
 
     def names(self, config: Any) -> list[str]:
         return []

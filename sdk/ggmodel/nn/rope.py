@@ -177,18 +177,18 @@ def rope_sections(hf: HF) -> list[int] | None:
     return [*sections, 0][:4]
 
 
-def llama3_factors(hf: HF) -> np.ndarray | None:
-    """The frequency divisors of "llama3" rope scaling, float32 [dims/2]; None for other configs.
+def llama3_factors(hf: HF, h: RopeConfig) -> np.ndarray | None:
+    """The frequency divisors of "llama3" rope scaling, float32 [rope_dims/2]; None for other
+    configs.
 
     Long wavelengths are stretched by `factor`, short ones kept, those in between blended
     (transformers, modeling_rope_utils, `_compute_llama3_parameters`).
     """
-    scaling = hf.get("rope_scaling") or {}
+    scaling, dims = scaling_of(hf), h.rope_dims
     if _named(scaling) != "llama3":
         return None
-    dims = hf.get("head_dim") or hf["hidden_size"] // hf["num_attention_heads"]
     _check_width(dims)
-    inverse = 1.0 / float(hf.get("rope_theta", 10000.0)) ** (np.arange(0, dims, 2) / dims)
+    inverse = 1.0 / h.rope_base ** (np.arange(0, dims, 2) / dims)
     factor = float(scaling["factor"])
     low, high = float(scaling["low_freq_factor"]), float(scaling["high_freq_factor"])
     context = float(scaling["original_max_position_embeddings"])
@@ -301,7 +301,7 @@ def paper_magnitude(factor: float, scale: float = 1.0) -> float:
 
 
 def _longrope_factors(length: str) -> Computed:
-    def factors(hf: HF) -> np.ndarray | None:
+    def factors(hf: HF, h: RopeConfig) -> np.ndarray | None:
         values = _of("longrope", f"{length}_factor")(hf)
         return None if values is None else np.array(values, np.float32)
 
