@@ -38,7 +38,7 @@ from benchmarks.vocabularies import add_vocabulary
 
 from ggmodel.gguf_file import DType
 from ggmodel.native import ffi, lib
-from ggmodel.nn.rope import llama3_factors
+from ggmodel.nn.rope import RopeConfig, llama3_factors, partial_rope
 
 POOL = 1 << 24
 BLOCK = 256  # the largest of any type
@@ -342,12 +342,16 @@ def make(
         part.unlink(missing_ok=True)
 
 
+class _Rope(RopeConfig):
+    rope_dims: int = partial_rope()
+
+
 def _values(
     rows: Pool, shape: Shape, name: str, kind: DType, ne: tuple[int, ...]
 ) -> Iterator[bytes | memoryview]:
     if name == "rope_freqs.weight":
-        hf = {"head_dim": ne[0] * 2, "rope_theta": shape.rope_base, "rope_scaling": ROPE_SCALING}
-        factors = llama3_factors(hf)
+        rope = _Rope(rope_base=shape.rope_base, rope_dims=ne[0] * 2)
+        factors = llama3_factors({"rope_scaling": ROPE_SCALING}, rope)
         assert factors is not None
         yield factors.tobytes()
     elif name.endswith("ssm_a"):
