@@ -125,9 +125,10 @@ check: $(VENV)/developer  ## lint, types of changed files, and a part of the tes
 
 # make test [ROWS=10] [ROW=K] [JOBS=3]; ROWS=1 runs every case.
 # A file's tests stay together: they share fixtures. Three processes keep two cores busy, as many tests wait.
+# A process that ends within a test, as at its deadline, is not replaced: the next would take the same test.
 test: $(VENV)/developer $(NATIVE)  ## run all tests but those with targets of their own, with a tenth of their cases: a row by the commit
 	@$(BIN)/python -m pytest --rows $(or $(ROWS),10) $(addprefix --row ,$(ROW)) \
-	    --numprocesses $(or $(JOBS),3) --dist loadfile --no-loadscope-reorder
+	    --numprocesses $(or $(JOBS),3) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 test-peers: $(VENV)/peers $(or $(wildcard $(PEER)),$(MTMD))  ## compare with other projects; downloads their published vectors, builds libraries of llama.cpp
 	@$(BIN)/python -m pytest tests/peers --ignore=tests/peers/test_llama_server.py

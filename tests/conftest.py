@@ -41,6 +41,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).parents[1]
+_LOST = pytest.StashKey[bool]()  # a process of several ended within a test
 
 WriteGGUF = Callable[..., Path]
 Vary = Callable[..., MemorySource]
@@ -108,11 +109,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: -weights[item.path])
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Notes that a process ended within a test: the rest of its file is not run."""
+    node.config.stash[_LOST] = bool(error) or node.config.stash.get(_LOST, False)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Forgets which tests failed if not all have run: then a second run of these proves nothing."""
     cache = getattr(session.config, "cache", None)
-    if exitstatus not in (0, 1) and cache is not None:
+    lost = exitstatus not in (0, 1) or session.config.stash.get(_LOST, False)
+    if lost and cache is not None:
         cache.set("cache/lastfailed", {})
 
 

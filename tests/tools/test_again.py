@@ -41,3 +41,29 @@ def test_several_processes_run_again_what_failed_alone(tmp_path: Path):
     )
     assert len(cases) > 2
     assert f" {len(cases)} passed in" in done.stdout.splitlines()[-1], done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_what_a_lost_process_left_is_not_said_to_have_run(tmp_path: Path):
+    """The end of a process within a test fails that test once; the rest of its file has not run,
+    so a second run of the failed test alone would prove nothing."""
+    (tmp_path / "test_ends.py").write_text(
+        "import os\ndef test_ends(): os._exit(1)\ndef test_not(): 0"
+    )
+    (tmp_path / "test_fails.py").write_text("def test_fails(): assert 0")
+    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "--rootdir", str(tmp_path)]
+    command += ["--numprocesses", "2", "--dist", "loadfile", "--max-worker-restart", "0"]
+    cache = tmp_path / ".pytest_cache" / "v" / "cache" / "lastfailed"
+    failed = []
+    for files in (["test_fails.py"], ["test_fails.py", "test_ends.py"]):
+        done = subprocess.run(
+            [*command, *files],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": import_path()},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert f"{len(files)} failed in" in done.stdout.splitlines()[-1], done.stdout + done.stderr
+        failed.append(json.loads(cache.read_text()))
+    assert failed == [{"test_fails.py::test_fails": True}, {}]
