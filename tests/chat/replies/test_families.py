@@ -176,6 +176,11 @@ def test_any_text_is_read_alike_in_any_pieces(
     Reply.of(whole).message()
 
 
+def test_arguments_begin_with_the_name_of_a_tagged_call() -> None:
+    (call,) = format_of("qwen3-coder").parse("<function=now>").calls
+    assert (call.name, call.arguments) == ("now", "{")
+
+
 @pytest.mark.parametrize("family", [*NAMES, "plain"])
 def test_a_text_without_marks_stays_as_it_is(family: str) -> None:
     text = "  A text, with < and [brackets] and\n\n  space.\n"

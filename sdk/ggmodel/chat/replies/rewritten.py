@@ -46,7 +46,7 @@ class TaggedCalls(_Steps):
         if self._step == self._function and not self._form.function[1] and complete:
             self._begin(self._text)
         if self._step == self._between and not self._dead and complete:
-            self._close()
+            self._writer.arguments("}")
 
     def _function(self) -> bool:
         """Waits for the name of a function."""
@@ -67,6 +67,7 @@ class TaggedCalls(_Steps):
             self._dead = True
             return False
         self._writer.begin(self._name, "")
+        self._writer.arguments("{")
         self._text, self._step = self._text[end:] if end else "", self._between
         self._keys, self.count = set(), self.count + 1
         return True
@@ -76,7 +77,7 @@ class TaggedCalls(_Steps):
         form, text = self._form, self._text.lstrip()
         self._text = text
         if form.end and text.startswith(form.end):
-            self._close()
+            self._writer.arguments("}")
             self._text, self._step = text[len(form.end) :], self._function
             return True
         begin = form.parameter[0]
@@ -102,7 +103,7 @@ class TaggedCalls(_Steps):
         self._schema = self._tools.properties(self._name).get(key)
         if "string=" in more:
             self._schema = {"type": "string" if '"true' in more else ANY}
-        self._writer.arguments(f"{', ' if self._keys else '{'}{_dumped(key)}: ")
+        self._writer.arguments(f"{', ' if self._keys else ''}{_dumped(key)}: ")
         self._keys.add(key)
         self._text = rest
         is_text = not set(types(self._schema)) - {"string"} and not self._form.wrap[0]
@@ -151,9 +152,6 @@ class TaggedCalls(_Steps):
         self._writer.arguments(_dumped(text[:end])[1:-1])
         self._text = text[end:]
         return False
-
-    def _close(self) -> None:
-        self._writer.arguments("}" if self._keys else "{}")
 
 
 class LiteralCalls(_Steps):
