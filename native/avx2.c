@@ -47,13 +47,8 @@ INLINE void store_shorts(int16_t * at, ints x) {
     _mm_storeu_si128((__m128i *) at, shorts);
 }
 
-/* Both add in the order of the source: compilers would add a block's products at its end, which no registers hold. */
-INLINE ints add_ints(ints a, ints b) {
-    ints sum = _mm256_add_epi32(a, b);
-    IN_REGISTER(sum);
-    return sum;
-}
-
+/* Adds in the order of the source, as dot_shorts does: compilers would add a block's products at its end, which no
+   registers hold. */
 INLINE ints add_halves(ints a, ints b) {
     ints sum = _mm256_add_epi16(a, b);
     IN_REGISTER(sum);
@@ -62,7 +57,9 @@ INLINE ints add_halves(ints a, ints b) {
 
 /* Adds both products of pairs of 16 bits. */
 INLINE ints dot_shorts(ints sums, ints a, ints b) {
-    return add_ints(sums, _mm256_madd_epi16(a, b));
+    sums = _mm256_add_epi32(sums, _mm256_madd_epi16(a, b));
+    IN_REGISTER(sums);
+    return sums;
 }
 
 /* The start of exact sums, from memory straight to a vector. */

@@ -97,7 +97,7 @@ INLINE void values_of(const uint8_t * rows, size_t stride, int number, int b, wo
         case GGML_TYPE_IQ4_XS:
             nibbles_at(rows + (number == GGML_TYPE_IQ4_NL ? 2 : 8 + 16 * b), stride, to);
             for (int g = 0; g < 8; g++) {
-                to[g] = looked_up(nonlinear, to[g]) ^ (SIGNED_BYTES ? 0x80808080 : 0);
+                to[g] = looked_up(SIGNED_BYTES ? signed_nonlinear : nonlinear, to[g]);
             }
             break;
         default: /* Q4_K and Q5_K */

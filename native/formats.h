@@ -9,11 +9,12 @@ extern HIDDEN uint64_t ggmodel_iq2_xxs[256], ggmodel_iq2_xs[512], ggmodel_iq2_s[
 extern HIDDEN uint32_t ggmodel_iq3_xxs[256], ggmodel_iq3_s[512];
 extern HIDDEN uint64_t ggmodel_iq1[2048]; /* 8 for each step above the least */
 
-#define ABOVE(value) (128 + (value))
+/* Values of IQ4, each above a zero. */
+#define NONLINEAR(zero)                                                                        \
+    {zero - 127, zero - 104, zero - 83, zero - 65, zero - 49, zero - 35, zero - 22, zero - 10, \
+     zero + 1,   zero + 13,  zero + 25, zero + 38, zero + 53, zero + 69, zero + 89, zero + 113}
 
-static const uint8_t nonlinear[16] = {ABOVE(-127), ABOVE(-104), ABOVE(-83), ABOVE(-65), ABOVE(-49), ABOVE(-35),
-                                      ABOVE(-22),  ABOVE(-10),  ABOVE(1),   ABOVE(13),  ABOVE(25),  ABOVE(38),
-                                      ABOVE(53),   ABOVE(69),   ABOVE(89),  ABOVE(113)};
+static const uint8_t nonlinear[16] = NONLINEAR(128), signed_nonlinear[16] = NONLINEAR(0);
 
 /* Twice the values of E2M1, 12 too large. */
 static const uint8_t doubled[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
