@@ -121,7 +121,7 @@ check: $(VENV)/developer  ## lint, types of changed files, and a part of the tes
 	@$(BIN)/ruff format --check
 	@$(BIN)/lint-imports --no-cache --no-logo
 	@{ [ -z "$(CHANGED)" ] || $(BIN)/pyright --pythonpath $(BIN)/python $(CHANGED); } & types=$$!; \
-	    $(BIN)/python -m pytest -q --rows 20 --numprocesses 2 --dist loadfile $(CHECKED) $(LONG); tests=$$?; wait $$types && exit $$tests
+	    $(BIN)/python -m pytest -q --rows 20 --numprocesses 2 --dist loadfile --max-worker-restart 0 $(CHECKED) $(LONG); tests=$$?; wait $$types && exit $$tests
 
 # make test [ROWS=10] [ROW=K] [JOBS=3]; ROWS=1 runs every case.
 # A file's tests stay together: they share fixtures. Three processes keep two cores busy, as many tests wait.
